@@ -1,8 +1,7 @@
-"""The cost of units: wall-clock by phase, tokens, and positions that the teacher judged. From run
-directories alone.
+"""The cost of units: wall-clock by phase, tokens, and positions that the teacher judged.
 
-`family_costs` sums all that the units of a method took. `training_cost` is what one of them needs
-for a checkpoint.
+`family_costs` sums all that the units of a method took. `training_cost` is the part of it that one
+checkpoint needs.
 """
 
 from __future__ import annotations
@@ -10,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
-from orchestrator.records.columns import EVALUATE, START, STEP_PARTS, TRAIN
+from orchestrator.records.clock import kept_steps, phase_seconds
+from orchestrator.records.columns import EVALUATE, START, STEP_PARTS
 from orchestrator.records.rundir import ATTEMPTS, CONFIG, METRICS, TIMING, RunReader
 from orchestrator.selection.study import Study
 
@@ -104,53 +105,51 @@ def hours_or_minutes(device_seconds: float, on_gpus: bool) -> str:
 
 def training_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     """The cost of the checkpoint after `step` updates of a trial."""
-    before = [needed for needed in study.units if needed.id in unit.depends_on]
-    parts = [
-        _own_cost(study, unit, step),
-        *(training_cost(study, needed, needed.steps) for needed in before),
-    ]
+    parts = [_own_cost(study, unit, step)]
+    for needed in study.units:
+        if needed.id in unit.depends_on:
+            parts.append(training_cost(study, needed, needed.steps))
     return combined(parts, sum)
+
+
+def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
+    """The cost of a unit's own steps before `step`, without the stage before it."""
+    run = study.reader(unit)
+    placement, clocked, logged = placement_of(unit, run), _seconds_by_step(run), _tokens(run)
+    seconds = _all_of([clocked.get(str(before)) for before in range(step)])
+    tokens = judged = None
+    if len(logged) >= step:
+        tokens = _all_of([of_step[0] for of_step in logged[:step]])
+        judged = _all_of([of_step[1] for of_step in logged[:step]])
+    # The supervised stage learns from answers that the teacher decodes and does not score.
+    nothing = None if tokens is None else 0.0
+    supervised = unit.is_supervised
+    return TrainingCost(
+        seconds=seconds,
+        device_seconds=None if seconds is None else seconds * (placement.gpus or placement.cpus),
+        student_tokens=nothing if supervised else judged,
+        teacher_scored=nothing if supervised else judged,
+        teacher_decoded=tokens if supervised else nothing,
+        supervised_updates=float(step if supervised else 0),
+        updates=float(step),
+    )
 
 
 def combined(
     costs: Sequence[TrainingCost], how: Callable[[Sequence[float]], float]
 ) -> TrainingCost:
-    """Each number of several costs as their sum or mean, say; None where one of them lacks it."""
+    """Each number of several costs, for example their sum; None where one of them lacks it."""
     values: dict[str, float | None] = {}
-    for name in (each.name for each in fields(TrainingCost)):
-        known = [value for cost in costs if (value := getattr(cost, name)) is not None]
-        values[name] = how(known) if len(known) == len(costs) else None
+    for field in fields(TrainingCost):
+        known = _present(getattr(cost, field.name) for cost in costs)
+        values[field.name] = how(known) if len(known) == len(costs) else None
     return TrainingCost(**values)  # pyright: ignore[reportArgumentType] (updates are never None)
 
 
-def hardware(study: Study, unit: Unit) -> str:
-    """Where a unit was trained: its placement, and the GPU or processor of its last attempt."""
-    run = study.reader(unit)
-    kinds = run.derived(ATTEMPTS, "GPUs or processor of the last attempt", lambda: _processors(run))
-    return ", ".join(filter(None, [placement_text(placement_of(unit, run)), *kinds]))
-
-
-def placement_of(unit: Unit, run: RunReader) -> Placement:
-    """Where the roles of a unit lived when it ran last; what the experiment says where nothing is
-    written.
-    """
-    written = None
-    if run.started:
-        written = run.derived(
-            CONFIG, "placement", lambda: run.config().get("unit", {}).get("placement")
-        )
-    return Placement(**written) if written else unit.placement
-
-
-def placement_text(placement: Placement) -> str:
-    """`inline`, or `colocated, 1 GPU`."""
-    gpus = f", {placement.gpus} GPU{'s' if placement.gpus > 1 else ''}" if placement.gpus else ""
-    return f"{placement.mode}{gpus}"
-
-
 def family_costs(study: Study, setup: str) -> dict[str, Cost]:
-    """Method, or kind of the units that have none, → sum over its units that were started, in the
-    grid's order.
+    """Method, or kind of the units that have none → sum over its units that were started.
+
+    Families stand in the order of the grid.
     """
     costs_of: dict[str, list[Cost]] = {}
     for unit in study.units_of(setup):
@@ -161,7 +160,7 @@ def family_costs(study: Study, setup: str) -> dict[str, Cost]:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Sums of the numbers that are there."""
+    """Sums of the numbers that are known."""
     rows = list(costs)
     seconds: Counter[str] = Counter()
     for row in rows:
@@ -179,105 +178,96 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def unit_cost(study: Study, unit: Unit) -> Cost:
-    """The cost of one unit so far."""
+    """The cost of one unit so far; its evaluations include fresh samples."""
     run = study.reader(unit)
-    seconds, timed, repeated = run.derived(TIMING, "seconds by phase", lambda: _clocked(run))
-    tokens = run.derived(
-        METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run)
-    )
+    clocked, logged = phase_seconds(run), _tokens(run)
+    evaluated = []
+    for ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
+        for evaluation_id in ids.values():
+            for step in run.evaluated_steps(evaluation_id):
+                evaluated.append(run.evaluation_tokens(evaluation_id, step))
     return Cost(
         units=1,
         placements=frozenset({placement_text(placement_of(unit, run))}),
-        seconds=seconds,
-        timed_steps=timed,
-        repeated=repeated,
-        training_tokens=_sum(responses for responses, _ in tokens),
-        teacher_positions=_sum(judged for _, judged in tokens) if unit.is_trial else None,
-        evaluation_tokens=_evaluation_tokens(study, unit),
+        seconds=clocked.seconds,
+        timed_steps=clocked.steps,
+        repeated=clocked.repeated,
+        training_tokens=_sum(of_step[0] for of_step in logged),
+        teacher_positions=_sum(of_step[1] for of_step in logged) if unit.is_trial else None,
+        evaluation_tokens=_sum(evaluated),
     )
 
 
-def _clocked(run: RunReader) -> tuple[dict[str, float], int, int]:
-    """Seconds by phase, how many training steps were timed, and how many of them were repeated
-    ones.
-    """
-    seconds: Counter[str] = Counter()
-    steps: list[int] = []
-    for row in run.timing():
-        if row["phase"] in (START, EVALUATE):
-            seconds.update({row["phase"]: row["seconds"]})
-        else:
-            seconds.update({part: row[part] for part in STEP_PARTS if part in row})
-        if row["phase"] == TRAIN:
-            steps.append(row["step"])
-    return dict(seconds), len(steps), len(steps) - len(set(steps))
+# --- where a unit was trained ---
 
 
-def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
-    """The cost of a unit's own steps before `step`, without the stage before it."""
+def hardware(study: Study, unit: Unit) -> str:
+    """Where a unit was trained: its placement, and the GPUs or processor of its last attempt."""
     run = study.reader(unit)
-    placement = placement_of(unit, run)
-    clocked = run.derived(TIMING, "seconds by step", lambda: _seconds_by_step(run))
-    seconds = _all_of([clocked.get(str(before)) for before in range(step)])
-    rows = run.derived(
-        METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run)
-    )[:step]
-    missing = [None] * (step - len(rows))
-    tokens = _all_of([tokens for tokens, _ in rows] + missing)
-    judged = _all_of([judged for _, judged in rows] + missing)
-    nothing = None if tokens is None else 0.0
-    supervised = unit.is_supervised
-    return TrainingCost(
-        seconds=seconds,
-        device_seconds=None if seconds is None else seconds * (placement.gpus or placement.cpus),
-        student_tokens=nothing if supervised else judged,
-        teacher_scored=nothing if supervised else judged,
-        teacher_decoded=tokens if supervised else nothing,
-        supervised_updates=float(step if supervised else 0),
-        updates=float(step),
-    )
+
+    def processors() -> list[str]:
+        attempts = run.attempts()
+        host = attempts[-1].get("host", {}) if attempts else {}
+        return sorted(set(host.get("gpus") or [])) or [host.get("cpu") or ""]
+
+    kinds = run.derived(ATTEMPTS, "GPUs or processor of the last attempt", processors)
+    return ", ".join(filter(None, [placement_text(placement_of(unit, run)), *kinds]))
 
 
-def _all_of(values: Sequence[float | None]) -> float | None:
-    """Their sum; None unless all are there."""
-    present = [value for value in values if value is not None]
-    return float(sum(present)) if len(present) == len(values) else None
+def placement_of(unit: Unit, run: RunReader) -> Placement:
+    """Where the roles of a unit lived when it ran last, else where the experiment puts them."""
+
+    def read() -> dict[str, Any] | None:
+        return run.config().get("unit", {}).get("placement")
+
+    written = run.derived(CONFIG, "placement", read) if run.started else None
+    return Placement(**written) if written else unit.placement
 
 
-def _processors(run: RunReader) -> list[str]:
-    """The kinds of GPU of the host of the last attempt, else its processor."""
-    attempts = run.attempts()
-    host = attempts[-1].get("host", {}) if attempts else {}
-    return sorted(set(host.get("gpus") or [])) or [host.get("cpu") or ""]
+def placement_text(placement: Placement) -> str:
+    """`inline`, or `colocated, 1 GPU`."""
+    gpus = f", {placement.gpus} GPU{'s' if placement.gpus > 1 else ''}" if placement.gpus else ""
+    return f"{placement.mode}{gpus}"
+
+
+# --- the logs of a unit ---
 
 
 def _seconds_by_step(run: RunReader) -> dict[str, float]:
     """Step, as a key of JSON → seconds of its parts, as it ran last."""
-    rows = [row for row in run.timing() if row["phase"] == TRAIN]
-    return {str(row["step"]): sum(row[part] for part in STEP_PARTS if part in row) for row in rows}
+
+    def read() -> dict[str, float]:
+        return {str(step): row.seconds for step, row in kept_steps(run).items()}
+
+    return run.derived(TIMING, "seconds by step", read)
 
 
-def _tokens_by_step(run: RunReader) -> list[tuple[int | None, int | None]]:
+def _tokens(run: RunReader) -> list[tuple[int | None, int | None]]:
     """(tokens of the responses, positions that the teacher judged) of each step."""
-    found = []
-    for row in run.metrics():
-        tokens = row.get("response_tokens")
-        # The teacher judges every token of a finished response, unless it judged the drafts while
-        # decoding.
-        found.append((tokens, row.get("teacher_positions", tokens)))
-    return found
+
+    def read() -> list[tuple[int | None, int | None]]:
+        steps = []
+        for row in run.metrics():
+            tokens = row.get("response_tokens")
+            # The teacher judges every token of a finished response, unless it judged the drafts
+            # while decoding.
+            steps.append((tokens, row.get("teacher_positions", tokens)))
+        return steps
+
+    return run.derived(METRICS, "tokens and judged positions by step", read)
 
 
-def _evaluation_tokens(study: Study, unit: Unit) -> int | None:
-    """Of all checkpoints, with the fresh samples of the selected one."""
-    run, tokens = study.reader(unit), []
-    for ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
-        for evaluation_id in ids.values():
-            for step in run.evaluated_steps(evaluation_id):
-                tokens.append(run.evaluation_tokens(evaluation_id, step))
-    return _sum(tokens)
+def _present(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _all_of(values: Sequence[float | None]) -> float | None:
+    """Their sum; None unless all are known."""
+    present = _present(values)
+    return float(sum(present)) if len(present) == len(values) else None
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
+    """The sum of the known values; None without any."""
     present = [value for value in values if value is not None]
     return sum(present) if present else None

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.costs import TrainingCost, unit_cost
 from analysis.labels import AVERAGE, BASE
-from analysis.table.evidence_columns import EVIDENCE_COLUMNS, TYPES, evidence_values
+from analysis.table.evidence_columns import TYPES, evidence_values
 from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Unit
@@ -34,7 +34,19 @@ TRIAL_COLUMNS = {
     "unit": TEXT, "setup": TEXT, "kind": TEXT, "method": TEXT, "setting": TEXT, "seed": WHOLE, "state": TEXT,
     "step": WHOLE, "steps": WHOLE, "best_step": WHOLE, "avg": NUMBER,
 }  # fmt: skip
-SAMPLES = {0: "selection", 1: "fresh"}  # by what the samples of an evaluation are for
+PROBLEM_COLUMNS = {"step": WHOLE, "benchmark": TEXT, "samples": TEXT, "problem": TEXT}
+CELL_COLUMNS = {"method": TEXT, "setup": TEXT, "benchmark": TEXT}
+GAP_COLUMNS = (
+    "minus_vanilla",
+    "minus_vanilla_low",
+    "minus_vanilla_high",
+    "p_value",
+    "p_value_holm",
+)
+COST_COLUMNS = {
+    "method": TEXT, "setup": TEXT, "hardware": TEXT, "step": WHOLE, "measure": TEXT, "amount": NUMBER,
+}  # fmt: skip
+SAMPLES = {0: "selection", FRESH: "fresh"}  # by the purpose of an evaluation's samples
 
 
 def trials(study: Study) -> pd.DataFrame:
@@ -47,34 +59,26 @@ def trials(study: Study) -> pd.DataFrame:
     untrained student and empty for a supervised stage.
     """
     study = with_confirmation(study.snapshot())
-    rows, benchmarks = [], dict[str, None]()
+    rows, benchmarks = [], dict[str, str]()
     for unit, known in zip(study.units, status.collect(study), strict=True):
         run = study.reader(unit)
-        row = _unit_values(unit) | {
-            "kind": unit.kind,
-            "state": known.state,
-            "step": known.step,
-            "steps": known.steps,
-        }
-        row |= {
-            "best_step": known.best_step,
-            "seconds": unit_cost(study, unit).total_seconds if run.started else None,
-        }
+        row = _unit_values(unit)
+        row |= {"kind": unit.kind, "state": known.state, "step": known.step, "steps": known.steps}
+        row["best_step"] = known.best_step
+        row["seconds"] = unit_cost(study, unit).total_seconds if run.started else None
         if known.best_step is not None:
             ids = study.evaluation_ids(unit.setup, FRESH if unit.id in study.confirming else 0)
-            values = selection.benchmark_scores(run, list(ids.values()), known.best_step)
-            scores = {
-                key: PERCENT * value
-                for key, value in zip(ids, values, strict=True)
-                if value is not None
-            }
-            average = selection.exact_mean(list(scores.values()))
-            row |= {"avg": average and float(average)} | {
-                key: float(score) for key, score in scores.items()
-            }
-            benchmarks |= dict.fromkeys(scores)
+            scores = selection.benchmark_scores(run, list(ids.values()), known.best_step)
+            percents = []
+            for benchmark, score in zip(ids, scores, strict=True):
+                if score is not None:
+                    percents.append(PERCENT * score)
+                    row[benchmark] = float(PERCENT * score)
+                    benchmarks[benchmark] = NUMBER
+            average = selection.exact_mean(percents)
+            row["avg"] = average and float(average)
         rows.append(row)
-    return _frame(rows, TRIAL_COLUMNS | dict.fromkeys(benchmarks, NUMBER) | {"seconds": NUMBER})
+    return _frame(rows, TRIAL_COLUMNS | benchmarks | {"seconds": NUMBER})
 
 
 def trials_csv(frame: pd.DataFrame) -> str:
@@ -87,8 +91,7 @@ def trials_csv(frame: pd.DataFrame) -> str:
 
 
 def problem_counts(study: Study) -> pd.DataFrame:
-    """A row for each problem of each evaluated checkpoint: `correct` of `n` samples, and what
-    happened to the others.
+    """A row for each problem of each evaluated checkpoint: `correct` of `n` samples.
 
     `samples` is `selection` for those that choose a checkpoint and `fresh` for those that took no
     part in that. `truncated`, `no_answer` and `timed_out` count samples; `tokens` is the sum over
@@ -98,25 +101,21 @@ def problem_counts(study: Study) -> pd.DataFrame:
     rows = []
     for unit in study.units:
         run = study.reader(unit)
-        for draw, samples in SAMPLES.items():
-            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, draw).items():
+        for repetition, samples in SAMPLES.items():
+            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, repetition).items():
                 for step in run.evaluated_steps(evaluation_id):
-                    where = _unit_values(unit) | {
-                        "step": step,
-                        "benchmark": benchmark,
-                        "samples": samples,
-                    }
+                    where = {"step": step, "benchmark": benchmark, "samples": samples}
+                    where = _unit_values(unit) | where
                     for record in run.evaluation(evaluation_id, step) or ():
-                        counts = {name: getattr(record, name) for name in COUNTS}
-                        rows.append(where | {"problem": record.problem} | counts)
-    columns = {"step": WHOLE, "benchmark": TEXT, "samples": TEXT, "problem": TEXT}
-    return _frame(rows, UNIT_COLUMNS | columns | dict.fromkeys(COUNTS, WHOLE))
+                        row = where | {"problem": record.problem}
+                        for name in COUNTS:
+                            row[name] = getattr(record, name)
+                        rows.append(row)
+    return _frame(rows, UNIT_COLUMNS | PROBLEM_COLUMNS | dict.fromkeys(COUNTS, WHOLE))
 
 
 def metrics(study: Study) -> pd.DataFrame:
-    """A row for each training step: the columns of `metrics.jsonl`, in the units of
-    `orchestrator.records.columns`.
-    """
+    """A row for each training step: the columns of `orchestrator.records.columns` that it logged."""
     return _logs(study, RunReader.metrics)
 
 
@@ -126,10 +125,9 @@ def rollouts(study: Study) -> pd.DataFrame:
 
 
 def timings(study: Study) -> pd.DataFrame:
-    """A row for each thing that was clocked: seconds by phase, and `at`, the UTC time at which it
-    ended.
+    """A row for each piece of work: seconds by phase, and `at`, the UTC time at which it ended.
 
-    Steps that were taken again after a kill appear again.
+    Steps that ran again after a kill appear again.
     """
     frame = _logs(study, RunReader.timing)
     if "at" in frame:
@@ -138,112 +136,71 @@ def timings(study: Study) -> pd.DataFrame:
 
 
 def evidence(table: Table) -> pd.DataFrame:
-    """A row for each cell of a results table: its score before rounding, and the columns that
-    `--format csv` adds.
+    """A row for each cell of a results table, with the columns that `--format csv` adds.
 
-    All scores, limits and differences are in percent. The evidence is missing for a cell without a
-    score.
+    Scores are not rounded; they, limits and differences are in percent. A cell without a score has
+    no evidence.
     """
     rows = []
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
-            known = table.evidence.find(column.setup, row.method) if table.evidence else None
-            values = evidence_values(known, column.benchmark) if known else {}
             score = None if cell.value is None else float(cell.value)
             where = {"method": row.method, "setup": column.setup, "benchmark": column.benchmark}
-            rows.append(where | {f"pass_at_{table.k}": score} | values)
-    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT, f"pass_at_{table.k}": NUMBER}
-    return _frame(rows, columns | {name: TYPES[name] for name in EVIDENCE_COLUMNS})
+            known = table.evidence.find(column.setup, row.method) if table.evidence else None
+            values = evidence_values(known, column.benchmark) if known else {}
+            rows.append(where | {table.metric.column: score} | values)
+    return _frame(rows, CELL_COLUMNS | {table.metric.column: NUMBER} | TYPES)
 
 
 def confirmed(table: Table) -> pd.DataFrame:
-    """A row for each cell of the confirmed checkpoints: score, interval, lead and difference to
-    vanilla, in percent.
+    """A row for each cell of the confirmed checkpoints, in percent.
 
-    `p_value` and the difference's limits are corrected for the number of methods by Dunnett's test,
-    `p_value_holm` by Holm's procedure.
+    It has score, interval, lead and difference to vanilla. Dunnett's test corrects `p_value` and
+    the difference's limits for the number of methods, Holm's procedure `p_value_holm`.
     """
     rows = []
     for row in table.evidence.confirmed if table.evidence else ():
         for benchmark, column in row.columns.items():
-            gap, within = column.difference, column.score.interval
-            values: dict[str, Any] = {
-                "method": row.method,
-                "setup": row.setup,
-                "benchmark": benchmark,
-            }
-            values |= {
-                f"pass_at_{table.k}": float(column.score.value),
-                "ci_low": within.low,
-                "ci_high": within.high,
-            }
+            values: dict[str, Any] = {"method": row.method, "setup": row.setup}
+            values |= {"benchmark": benchmark, table.metric.column: float(column.score.value)}
+            values["ci_low"] = column.score.interval.low
+            values["ci_high"] = column.score.interval.high
             values |= {"explored": float(column.explored), "lead": float(column.lead)}
             values |= {"step": row.step, "seeds": len(row.units)}
+            gap = column.difference
             if gap is not None:
                 limits = gap.estimate.interval
-                values |= {
-                    "minus_vanilla": float(gap.estimate.value),
-                    "p_value": gap.p_value,
-                    "p_value_holm": gap.holm,
-                }
-                values |= {"minus_vanilla_low": limits.low, "minus_vanilla_high": limits.high}
+                numbers = (gap.estimate.value, limits.low, limits.high, gap.p_value, gap.holm)
+                values |= dict(zip(GAP_COLUMNS, numbers, strict=True))
             rows.append(values)
-    numbers = (
-        f"pass_at_{table.k}",
-        "ci_low",
-        "ci_high",
-        "explored",
-        "lead",
-        "minus_vanilla",
-        "minus_vanilla_low",
-    )
-    numbers = (*numbers, "minus_vanilla_high", "p_value", "p_value_holm")
-    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT} | dict.fromkeys(numbers, NUMBER)
+    numbers = (table.metric.column, "ci_low", "ci_high", "explored", "lead", *GAP_COLUMNS)
+    columns = CELL_COLUMNS | dict.fromkeys(numbers, NUMBER)
     return _frame(rows, columns | {"step": WHOLE, "seeds": WHOLE})
 
 
 def costs(table: Table) -> pd.DataFrame:
-    """A row for each method of each setup: what training took up to its selected step, and its
-    average at equal cost.
+    """A row for each method of each setup: the cost of its selected step, its average at equal cost.
 
-    `amount` is that cost in the unit of `measure`; times are in seconds.
+    `amount` is the equal cost in the unit of `measure`; times are in seconds.
     """
-    rows, numbers = [], [field.name for field in fields(TrainingCost)]
+    rows = []
     for of_setup in table.evidence.costs if table.evidence else ():
         for row in of_setup.rows:
-            values: dict[str, Any] = {
-                "method": row.method,
-                "setup": row.setup,
-                "hardware": "; ".join(row.hardware),
-            }
-            values |= asdict(row.cost) | {
-                "step": row.step,
-                "measure": of_setup.measure,
-                "amount": of_setup.amount,
-            }
+            values: dict[str, Any] = {"method": row.method, "setup": row.setup, "step": row.step}
+            values["hardware"] = "; ".join(row.hardware)
+            values |= {"measure": of_setup.measure, "amount": of_setup.amount} | asdict(row.cost)
             if row.columns:
                 column = row.columns[AVERAGE]
+                values["avg_at_amount"] = float(column.score.value)
                 gap = column.difference
-                values |= {"avg_at_amount": float(column.score.value)}
-                values |= {"minus_vanilla": float(gap.estimate.value)} if gap else {}
+                values["minus_vanilla"] = float(gap.estimate.value) if gap else None
             rows.append(values)
-    columns = {
-        "method": TEXT,
-        "setup": TEXT,
-        "hardware": TEXT,
-        "step": WHOLE,
-        "measure": TEXT,
-        "amount": NUMBER,
-    }
-    return _frame(
-        rows, columns | dict.fromkeys([*numbers, "avg_at_amount", "minus_vanilla"], NUMBER)
-    )
+    numbers = [*(field.name for field in fields(TrainingCost)), "avg_at_amount", "minus_vanilla"]
+    return _frame(rows, COST_COLUMNS | dict.fromkeys(numbers, NUMBER))
 
 
 def as_printed(table: Table) -> pd.DataFrame:
-    """The results table itself: a row for each method, a column for each benchmark of each setup,
-    in percent.
-    """
+    """The results table itself, in percent: a row for each method, a column for each benchmark."""
     several = len({column.setup for column in table.columns}) > 1
     rows = []
     for row in table.rows:
@@ -265,13 +222,8 @@ def plain_rows(frame: pd.DataFrame) -> tuple[list[Any], list[Any]]:
 def _unit_values(unit: Unit) -> dict[str, Any]:
     setting = " ".join(f"{name}={value:g}" for name, value in unit.knobs.items())
     method = BASE if unit.is_untrained else unit.method or ""
-    return {
-        "unit": unit.id,
-        "setup": unit.setup,
-        "method": method,
-        "setting": setting,
-        "seed": unit.seed,
-    }
+    values = (unit.id, unit.setup, method, setting, unit.seed)
+    return dict(zip(UNIT_COLUMNS, values, strict=True))
 
 
 def _logs(study: Study, read: Callable[[RunReader], Iterable[dict[str, Any]]]) -> pd.DataFrame:
@@ -279,11 +231,8 @@ def _logs(study: Study, read: Callable[[RunReader], Iterable[dict[str, Any]]]) -
     rows: list[dict[str, Any]] = []
     for unit in study.units:
         rows += [_unit_values(unit) | row for row in read(study.reader(unit))]
-    return (
-        pd.DataFrame(rows, columns=None if rows else list(UNIT_COLUMNS))
-        .convert_dtypes()
-        .astype(UNIT_COLUMNS)
-    )
+    frame = pd.DataFrame(rows, columns=None if rows else list(UNIT_COLUMNS))
+    return frame.convert_dtypes().astype(UNIT_COLUMNS)
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:

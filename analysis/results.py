@@ -1,11 +1,12 @@
-"""The results folder of an experiment: the table in all formats, its trials, the trajectories, and
-all figures when asked for. Which folder that is says `orchestrator.selection.results_folder`."""
+"""The results folder of an experiment: the table in all formats, its trials, and its figures.
+
+`orchestrator.selection.results_folder` says which folder that is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,7 @@ class Written:
 
 
 def write_results(study: Study, table: Table) -> Path:
-    """Write table, trials and trajectories to the experiment's results folder and return that
-    folder.
-    """
+    """Write table, trials and trajectories to the experiment's results folder, which is returned."""
     from analysis import frames  # pandas takes half a second to import
     from analysis.figures.catalog import trajectory_pictures  # matplotlib takes a second to import
 
@@ -44,47 +43,51 @@ def write_results(study: Study, table: Table) -> Path:
 
 
 def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Headings and rows for a tracker: `results` as printed, `scores` a row for each cell. Empty
-    without any score.
+    """Headings and rows for a tracker: `results` as printed, `scores` with a row for each cell.
+
+    `confirmed` has a row for each cell of the confirmed checkpoints, and is missing before any is
+    confirmed. Nothing is tracked without any score.
     """
     from analysis import frames
 
     if all(cell.value is None for row in table.rows for cell in row.cells):
         return {}
     shown = {"results": frames.as_printed(table), "scores": frames.evidence(table)}
+    confirmed = frames.confirmed(table)
+    if not confirmed.empty:
+        shown["confirmed"] = confirmed
     return {name: frames.plain_rows(frame) for name, frame in shown.items()}
 
 
 def write_figures(study: Study, folder: Path | None, width: float | None = None) -> Written:
-    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill, `width`
-    inches wide.
+    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill.
 
-    Without a `folder` they go to the experiment's results.
+    They are `width` inches wide. Without a `folder` they go to the experiment's results.
     """
     from analysis.figures.catalog import pictures
     from analysis.figures.style import WIDTH
 
-    results_folder = cache(partial(claim, study))
     study = study.snapshot()
-    written = _save(
-        pictures(study, width or WIDTH), results_folder if folder is None else lambda: folder
-    )
+    written = _save(pictures(study, width or WIDTH), lambda: folder or claim(study))
     study.remember()
     return written
 
 
 def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:
-    """Write what could be drawn; `where` gives the folder, which is asked for only if there is
-    something to write.
+    """Write the figures that could be drawn.
+
+    `where` gives the folder. It is asked once there is a figure, so that nothing claims a results
+    folder for none.
     """
     from analysis.figures import output
 
-    written = Written([], [])
+    paths, missing, folder = [], [], None
     for picture in drawn:
         if picture.figure is None:
-            written.missing.append(f"{picture.name}: {picture.missing}")
-        else:
+            missing.append(f"{picture.name}: {picture.missing}")
+            continue
+        if folder is None:
             folder = where()
             folder.mkdir(parents=True, exist_ok=True)
-            written.paths.extend(output.save(picture.figure, folder, picture.name))
-    return written
+        paths += output.save(picture.figure, folder, picture.name)
+    return Written(paths, missing)

@@ -29,6 +29,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
 from orchestrator.planning import as_json
 from orchestrator.planning.plan import make_plan
+from orchestrator.planning.seconds import on_the_clock
 from orchestrator.selection.pending_slices import preference
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, in_order
 from tests.race_world import WORLDS, Suite, race_of
@@ -54,14 +55,18 @@ class Piece:
     decides: bool
 
     @property
+    def setup(self) -> str:
+        return self.unit.setup
+
+    @property
     def checkpoint(self) -> Checkpoint:
         return self.unit.id, self.step
 
 
 @dataclass
 class FamilyRace:
-    """What one family wants: after its first rung, those still in the race get the next one; then
-    fresh samples.
+    """Samples that one family wants: its first rung, the next one for checkpoints still in the
+    race, then fresh samples.
     """
 
     members: Family
@@ -193,7 +198,7 @@ class Simulation:
             self.now, _, kind, what = heapq.heappop(self.events)
             getattr(self, f"_{kind}")(*what)
             self._start()
-        bound = max(self.work / self.gpus, self.sweep.longest_chain)
+        bound = on_the_clock(self.work, [self.sweep.longest_chain], self.gpus)
         until = sum(
             min(end, self.last_family) - start
             for start, end in self.spans
@@ -261,7 +266,7 @@ class Simulation:
         hours = (
             piece.hours
             + (piece.checkpoint != checkpoint) * LOAD_H
-            + (piece.unit.setup != setup) * OPEN_H
+            + (piece.setup != setup) * OPEN_H
         )
         self.loaded[name] = piece.checkpoint, piece.unit.setup
         self._at(hours, "sampled", name, piece)
@@ -345,7 +350,7 @@ def waves(sweep: Sweep, gpus: int) -> Outcome:
                 ends.append(begins)
     last = ends[-2]
     until = sum(min(end, last) - start for start, end in spans if start < last)
-    bound = max(work / gpus, sweep.longest_chain)
+    bound = on_the_clock(work, [sweep.longest_chain], gpus)
     everything = sum(len(race.rungs[0]) for race in sweep.races)
     return Outcome(
         begins, work / (gpus * begins), until / (gpus * last), bound, ends[0], everything

@@ -36,7 +36,7 @@ PROBED_POSITIONS = 8
 
 @dataclass(frozen=True)
 class Workload:
-    """A pair of models and what they decode."""
+    """A pair of models, and the prompts and lengths that they decode."""
 
     student: CausalModel
     teacher: CausalModel
@@ -76,7 +76,7 @@ def random_model(
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
 ) -> CausalModel:
-    """A Qwen3 decoder of random weights, made where and as it is used."""
+    """A Qwen3 decoder of random weights, made on its device and in its dtype."""
     torch.manual_seed(seed)
     config = qwen3_config(shape, vocabulary, eos=vocabulary - 2)
     config.initializer_range = spread
@@ -150,7 +150,7 @@ def pass_costs(load: Workload) -> tuple[float, float]:
     """
 
     def cost(causal: CausalModel, positions: int) -> float:
-        """Seconds of the fastest pass: what disturbs a pass only ever slows it."""
+        """Seconds of the fastest pass, since a disturbance only slows a pass."""
         ids = torch.ones(load.rows, positions, dtype=torch.long, device=causal.device)
         return min(once(lambda: causal.model(input_ids=ids)) for _ in range(PASSES))
 

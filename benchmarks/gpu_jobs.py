@@ -1,4 +1,4 @@
-"""What the parts of `make gpu-proof` open engines for, and what they ask of them.
+"""Jobs for which the parts of `make gpu-proof` open engines, and the requests they make.
 
 The setup is the paper's, with its own lengths and the program's own settings of memory; only the
 models lie in a folder. Their weights are random, so that next to no response ends before its limit.
@@ -44,7 +44,7 @@ def spec(
 
 
 def job(size: Scale, sampler: EngineName, trainer: TrainerName, drafted: int | None = None) -> Job:
-    """What the engines of that trial are opened for."""
+    """The job for which the engines of that trial are opened."""
     return job_of(spec(size, sampler, trainer, drafted))
 
 

@@ -71,7 +71,7 @@ class DeviceUse:
 
     @property
     def peak_gib(self) -> float | None:
-        """GiB since it was opened or `forget` was called; None where nothing has told."""
+        """GiB since it was opened or `forget` was called; None where it is unknown."""
         return None if self._peak_mib is None else self._peak_mib / MIB_OF_A_GIB
 
     def forget(self) -> None:

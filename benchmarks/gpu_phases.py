@@ -1,4 +1,4 @@
-"""Seconds, memory and shares of the hardware of what a part of `make gpu-proof` does."""
+"""Seconds, memory and shares of the hardware for the work of a part of `make gpu-proof`."""
 
 from __future__ import annotations
 

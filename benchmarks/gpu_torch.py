@@ -30,7 +30,7 @@ from orchestrator.rollouts import Rollouts, TeacherScores
 
 
 def prices(size: Scale) -> Numbers:
-    """What blending costs beside vanilla with scoring and beside lockstep."""
+    """The cost of blending beside vanilla with scoring, and beside lockstep."""
     yield ratios(size.workload())
 
 
@@ -118,8 +118,8 @@ def _small_pair(device: torch.device) -> Workload:
 
 
 def tests_of(size: Scale, engine: str) -> Numbers:
-    """How many of an engine's tests pass on this device; which do not is in the log. RuntimeError
-    where any fails.
+    """How many of an engine's tests pass on this device. RuntimeError if any fails; the log names
+    it.
     """
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

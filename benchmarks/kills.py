@@ -3,7 +3,7 @@
 
 Each kill strikes the driver, the process of a trial, an evaluator or the raylet, at a random
 moment. A sweep that ended by it is submitted again. When it is done, every file must equal that of
-a sweep that nothing disturbed, and no sample may be missing; then the next sweep begins. Prints a
+an undisturbed sweep, and no sample may be missing; then the next sweep begins. Prints a
 line for each sweep; exits with 1 after the first divergence.
 """
 
@@ -22,9 +22,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.records.claims import Claims
-from orchestrator.records.lease import holder_of
-from orchestrator.sweep.guard import members, processes
+from orchestrator.liveness.claims import Claims
+from orchestrator.liveness.driver_death import members, processes
+from orchestrator.liveness.lease import holder_of
 from tests.sweeps import contents, start, write_experiment
 from tests.without_ray import run_without_ray
 
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def _disturbed(experiment: Path, runs: Path, rng: random.Random, kills: Counter[str]) -> int:
-    """Submit until everything is done, killing as it runs; how many submits that took."""
+    """Submit until everything is done, killing as it runs; return the number of submits."""
     for submits in range(1, 1000):
         process = start("submit", experiment, "--runs", runs)
         target = rng.choices(list(TARGETS), WEIGHTS)[0]

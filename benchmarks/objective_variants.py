@@ -10,63 +10,89 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common.head_loss import summed_loss
-from orchestrator.policy import objective
+from orchestrator.engines.common.rollout_loss import Targets, full_losses, summed_objective
+from orchestrator.policy.spec import (
+    ForwardKL,
+    JensenShannon,
+    Objective,
+    SampledToken,
+    TeacherKeeps,
+    Term,
+)
+from orchestrator.policy.token_weights import Recorded
+from orchestrator.policy.vocabulary import TokenSpace
 
 TOKENS, VOCABULARY, HIDDEN, TOP_K = 4096, 151_936, 1024, 16
 
 
-def plain(name: str, hidden: Tensor, head: Tensor, support: Tensor, log_q: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute one objective."""
+
+    way: Callable[[Objective, Tensor, Tensor, Targets], Tensor]
+    goal: Objective
+
+
+def plain(goal: Objective, hidden: Tensor, head: Tensor, targets: Targets) -> Tensor:
     """All logits at once."""
-    log_p = (hidden @ head.T).log_softmax(-1).gather(-1, support)
-    return objective.token_loss(name, log_p, log_q).sum()
+    return full_losses((hidden @ head.T).log_softmax(-1), targets, goal).sum()
 
 
-def gathered(name: str, hidden: Tensor, head: Tensor, support: Tensor, log_q: Tensor) -> Tensor:
-    """The support's rows of the head alone."""
-    return summed_loss(
-        hidden, head, support, lambda x, part: objective.token_loss(name, x, log_q[part])
-    )
+def shipped(goal: Objective, hidden: Tensor, head: Tensor, targets: Targets) -> Tensor:
+    """As every trainer does: the support's rows of the head alone where they are enough, else the
+    whole vocabulary, a chunk of tokens at a time.
+    """
+    return summed_objective(hidden, head, targets, goal, SPACE)
 
 
-def chunked(name: str, hidden: Tensor, head: Tensor, support: Tensor, log_q: Tensor) -> Tensor:
-    """The full vocabulary, a chunk of tokens at a time."""
-
-    def loss(logits: Tensor, part: slice) -> Tensor:
-        return objective.token_loss(
-            name, logits.log_softmax(-1).gather(-1, support[part]), log_q[part]
-        )
-
-    return summed_loss(hidden, head, None, loss)
+def of(name: str, *terms: Term) -> Objective:
+    return Objective(name, terms=terms)
 
 
-VARIANTS: dict[str, tuple[Callable[..., Tensor], str]] = {
-    "plain_renormalized": (plain, "renormalized"),
-    "gathered_renormalized": (gathered, "renormalized"),
-    "plain_tail": (plain, "tail"),
-    "chunked_tail": (chunked, "tail"),
+SPACE = TokenSpace(VOCABULARY, VOCABULARY - 1, VOCABULARY - 1)
+REVERSE, FORWARD, BOTH = Term(), Term(ForwardKL()), Term(JensenShannon(0.5))
+WEIGHED = Term(FORWARD.loss, TeacherKeeps(inverted=True))
+VARIANTS: dict[str, Variant] = {
+    "plain_renormalized": Variant(plain, of("renormalized", REVERSE)),
+    "gathered_renormalized": Variant(shipped, of("renormalized", REVERSE)),
+    "gathered_forward_kl": Variant(shipped, of("renormalized", FORWARD)),
+    "gathered_jsd": Variant(shipped, of("renormalized", BOTH)),
+    "gathered_mixture": Variant(shipped, of("renormalized", Term(where=TeacherKeeps()), WEIGHED)),
+    "plain_tail": Variant(plain, of("tail", REVERSE)),
+    "chunked_tail": Variant(shipped, of("tail", REVERSE)),
+    "chunked_forward_kl": Variant(shipped, of("tail", FORWARD)),
+    "chunked_sampled": Variant(shipped, of("renormalized", Term(SampledToken(5.0)))),
 }
 
 
 def main() -> None:
     torch.set_num_threads(2)
-    function, name = VARIANTS[sys.argv[1]]
+    variant = VARIANTS[sys.argv[1]]
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(TOKENS, HIDDEN, generator=generator).requires_grad_()
     head = (0.02 * torch.randn(VOCABULARY, HIDDEN, generator=generator)).requires_grad_()
-    support = torch.randint(0, VOCABULARY, (TOKENS, TOP_K), generator=generator)
-    log_q = torch.randn(TOKENS, TOP_K, generator=generator).log_softmax(-1) - 0.01
+    targets = made_up_targets(generator)
     before = reset_peak()
     started = time.perf_counter()
-    function(name, hidden, head, support, log_q).backward()
+    variant.way(variant.goal, hidden, head, targets).backward()
     taken = time.perf_counter() - started
     gradients = sum(tensor.grad.nbytes for tensor in (hidden, head) if tensor.grad is not None)
     print(json.dumps({"seconds": taken, "bytes": peak() - before - gradients}))
+
+
+def made_up_targets(generator: torch.Generator) -> Targets:
+    """A random support and a teacher's distribution on it, for every token."""
+    support = torch.randint(0, VOCABULARY, (TOKENS, TOP_K), generator=generator)
+    log_q = torch.randn(TOKENS, TOP_K, generator=generator).log_softmax(-1) - 0.01
+    of_tokens = -torch.rand(3, TOKENS, generator=generator)
+    recorded = Recorded(of_tokens[0], of_tokens[1], -of_tokens[2], -of_tokens[2])
+    return Targets(support[:, 0], support, log_q, recorded)
 
 
 def reset_peak() -> int:

@@ -1,5 +1,5 @@
-"""What a unit costs beside its own work: 200 units that do nothing, through Ray, Tune and the run
-directories.
+"""Measures the cost of a unit beside its own work: 200 units that do nothing, through Ray, Tune and
+the run directories.
 
 `python -m benchmarks.overhead [UNITS]`; part of `make bench-scale`.
 """
@@ -24,7 +24,7 @@ from orchestrator.experiment.units import expand  # noqa: E402
 from orchestrator.records.writer import RunWriter  # noqa: E402
 from orchestrator.selection.study import Study  # noqa: E402
 from orchestrator.sweep.cluster import cluster  # noqa: E402
-from orchestrator.sweep.shared import Sweep  # noqa: E402
+from orchestrator.sweep.spec import Sweep  # noqa: E402
 from orchestrator.sweep.tuner import run_sweep  # noqa: E402
 from tests.sweeps import write_experiment  # noqa: E402
 

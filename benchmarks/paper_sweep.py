@@ -2,8 +2,9 @@
 no benchmark files.
 
 Rows and records have the sizes of the paper's protocol: 256 rollouts a step, every problem of every
-benchmark with its counts, answers and response lengths. What is right is drawn from a `race_world`,
-and who gets more samples is asked of `selection`, as in a real sweep.
+benchmark with its counts, answers and response lengths. A `race_world`
+gives the true success rates, and `selection` decides which checkpoint gets more samples, as in a
+real sweep.
 """
 
 from __future__ import annotations
@@ -116,22 +117,23 @@ def make(runs: Path) -> Study:
             _train(study, unit, made_with, gpus)
     for family in study.families():
         own = study.with_units([unit for setting in family for unit in setting])
+        units = {unit.id: unit for unit in own.units}
         for unit in own.units:
             _train(study, unit, made_with, gpus)
         while lacking := list(pending_slices(own)):
             for wanted in lacking:
-                _evaluate(study, wanted, world, gpus)
+                _evaluate(study, units[wanted.unit_id], wanted, world, gpus)
     retention.prune(study)
     return study
 
 
 def forget_looks(runs: Path) -> None:
-    """Remove what earlier looks at a runs folder left there to be faster."""
+    """Remove the cached results of earlier commands from a runs folder."""
     shutil.rmtree(runs / ".index", ignore_errors=True)
 
 
 def make_world(study: Study) -> World:
-    """Draw what every checkpoint of the sweep can do."""
+    """Draw the success rates of every checkpoint of the sweep."""
     drawn: dict[tuple[str, str | None], dict[str, Floats]] = {}
     places: dict[tuple[str, int], int] = {}
     for family in study.families():
@@ -178,7 +180,7 @@ def records(
             if n
         }
         bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[row].tolist()) if n}
-        answers |= {str(17 * problem): right} if right else {}
+        right_answers = {str(17 * problem): right} if right else {}
         cut = bins.get(LIMIT, 0)
         made.append(
             ProblemRecord(
@@ -189,15 +191,17 @@ def records(
                 none,
                 0,
                 int(tokens[row]),
-                answers,
+                answers | right_answers,
                 bins,
+                right_answers,
+                int(tokens[row]) * right // samples,
             )
         )
     return made
 
 
 def _train(study: Study, unit: Unit, made_with: dict[str, Any], gpus: Gpus) -> None:
-    """All that a unit's training leaves."""
+    """Write all files that a unit's training leaves."""
     experiment, setup, rng = (
         study.experiment,
         study.setup_of(unit),
@@ -281,18 +285,18 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
     ]
 
 
-def _evaluate(study: Study, wanted: PendingSlice, world: World, gpus: Gpus) -> None:
+def _evaluate(study: Study, unit: Unit, wanted: PendingSlice, world: World, gpus: Gpus) -> None:
     """Write one slice, as an evaluator does."""
-    part, run = wanted.part, study.reader(wanted.unit)
-    benchmark, step, draw = wanted.sampling
-    rng = np.random.default_rng(_seed(wanted.unit.id, benchmark, step, draw, part.name))
-    success = world.of(wanted.unit, benchmark, step)[part.problem : part.problem_end]
+    part, run = wanted.part, study.reader(unit)
+    benchmark, step, repetition = wanted.sampling
+    rng = np.random.default_rng(_seed(unit.id, benchmark, step, repetition, part.name))
+    success = world.of(unit, benchmark, step)[part.problem : part.problem_end]
     write_slice(run, wanted.evaluation_id, step, part, records(rng, success, part, benchmark))
     row = {
         "step": step,
         "phase": EVALUATE,
         "benchmark": benchmark,
-        "draw": draw,
+        "draw": repetition,
         "responses": part.responses,
     }
     gpus.work(run, [row | {"seconds": 0.07 * part.responses}])

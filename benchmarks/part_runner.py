@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from benchmarks.gpu_memory import DeviceUse
+from orchestrator.liveness.driver_death import Process, processes
 from orchestrator.records.files import write_atomically
-from orchestrator.sweep.guard import Process, processes
 
 LOOK_S = 0.5
 TRACE_S = 1.0  # for the threads' stacks to reach the log
@@ -37,9 +37,7 @@ TRACE = signal.SIGUSR1  # asks a part for the stacks of its threads
 
 @dataclass(frozen=True)
 class Part:
-    """What runs, and after how many seconds it is ended. Where it fails and is `needed`, no other
-    part is begun.
-    """
+    """A command with its limit in seconds. If it fails and is `needed`, no other part is begun."""
 
     name: str
     limit_s: float
@@ -49,11 +47,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a part: its numbers, where it was measured, how long it took, and why it failed
-    if it did.
+    """The outcome of a part: its numbers, where it was measured, how long it took, and why it
+    failed if it did.
 
-    `device_peak_gib` is the largest use of the GPU by all processes while it ran; None where
-    nothing tells.
+    `device_peak_gib` is the largest use of the GPU by all processes while it ran, None if
+    unknown.
     """
 
     part: str
@@ -103,7 +101,7 @@ class Runner:
                 return
 
     def result(self, part: str) -> Result | None:
-        """What is known of a part in this place."""
+        """The stored result of a part in this place; None without one."""
         with suppress(FileNotFoundError, ValueError):
             result = Result(**json.loads(self._path(part).read_text(encoding="utf-8")))
             if {name: result.where.get(name) for name in self.place} == dict(self.place):
@@ -161,9 +159,7 @@ class Runner:
 
 
 def descendants(pid: int) -> set[Process]:
-    """The processes that a process has started, and those that these have, as far as their parents
-    live.
-    """
+    """All descendants of a process whose parents are alive."""
     alive = processes()
     found: set[int] = {pid}
     before = 0
@@ -250,5 +246,5 @@ def prepare_part() -> None:
 
 
 def write_so_far(path: Path, measured: Mapping[str, Any]) -> None:
-    """Let the runner know what a part has measured so far."""
+    """Hand the runner the numbers that a part has measured so far."""
     write_atomically(path, json.dumps(measured), durable=False)

@@ -4,12 +4,14 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
 `tests/test_layout.py` reads this table.
 
     errors, rules, cores, sheet, start_up
+    user_code
     config
-    policy, records
-    grading, rollouts
+    liveness, policy
+    grading, records, rollouts
     data, engines
+    models
     experiment
-    models, selection
+    selection
     workers
     planning
     monitor, selftest, trial
@@ -17,7 +19,8 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     commands
     cli
 
-`cli` is the command, `config` every key with default and rule, `rules` what a rule can be, `errors`
+`cli` is the command, `config` every key with default and limits, `rules` the types of keys, `errors`
 the one user error, `rollouts` the nouns that flow from role to role, `sheet` a table and how it is
-written. Each room's `__init__` says what the room is for.
+written, `user_code` the graders and trackers that an experiment names. Each room's `__init__` says
+what the room is for.
 """

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import parse
+from orchestrator.commands.output import suit
 from orchestrator.commands.parser import trb_parser
-from orchestrator.commands.plain_text import suit
 from orchestrator.errors import UserError, one_line, refuse
 from orchestrator.start_up import default_runs
 
@@ -48,9 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _of_files(error: OSError) -> UserError:
-    """An error of the file system: a file that cannot be written in a read-only folder names the
-    folder.
-    """
+    """An error of the file system. A file that cannot be written names its folder."""
     path, reason = Path(error.filename or "file system"), error.strerror or str(error)
     if isinstance(error, PermissionError) and path.suffix == ".tmp":
         return refuse("folder", str(path.parent), f"a folder that can be written to ({reason})")
@@ -58,34 +56,32 @@ def _of_files(error: OSError) -> UserError:
 
 
 def _load(options: argparse.Namespace, notes: bool = False) -> Study:
-    """The experiment over its runs folder, which `options.runs` then names; its notes are shown if
-    asked for.
-    """
-    from orchestrator.experiment.local_models import check_local
+    """The experiment over its runs folder, which `options.runs` then names; `notes` are printed."""
+    from orchestrator.experiment.local_files import check_local
     from orchestrator.experiment.reading import from_here
     from orchestrator.experiment.shipped import find_experiment
     from orchestrator.selection.loading import load_study
 
     asked = {name: getattr(options, name, None) for name in ("methods", "confirm", "until")}
     study = load_study(options.experiment, options.overrides, runs=options.runs, **asked)
+    options.runs = options.runs or Path(from_here(study.runs))
+    if not notes:
+        return study
     path = find_experiment(options.experiment)
-    if notes and path != options.experiment:
+    if path != options.experiment:
         print(f"experiment: {from_here(path)}", file=sys.stderr)
-    if (
-        notes and study.experiment.notes and options.command != "doctor"
-    ):  # which reports on models in its own form
+    # `trb doctor` reports on models in its own form.
+    if study.experiment.notes and options.command != "doctor":
         for name, setup in study.experiment.setups.items():
             check_local(name, setup)
-    for note in study.experiment.notes if notes else ():
+    for note in study.experiment.notes:
         print(f"trb: {note}", file=sys.stderr)
-    options.runs = options.runs or Path(from_here(study.runs))
     return study
 
 
 def _list(options: argparse.Namespace) -> int:
-    from orchestrator.commands.listing import check_kind, show_list
+    from orchestrator.commands.listing import show_list
 
-    check_kind(options.kind)
     return show_list(options.kind, (options.runs or default_runs()).resolve(), _console())
 
 
@@ -94,7 +90,7 @@ def _plan(options: argparse.Namespace) -> int:
     from orchestrator.planning.rates import gpu_of
 
     if options.gpus is not None and options.gpus < 1:
-        raise UserError(f"--gpus: {options.gpus}: expected 1 or more")
+        raise refuse("--gpus", options.gpus, "1 or more")
     gpu = None if options.gpu is None else gpu_of(options.gpu)
     study = _load(options, notes=True)
     return plan(study, options.gpus or 1, gpu, _console(), options.why, options.json)
@@ -102,49 +98,41 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _calibrate(options: argparse.Namespace) -> int:
     from orchestrator.commands.calibrate import calibrate
-    from orchestrator.engines.catalog import require_all
 
-    study = _load(options, notes=True)
-    for setup in study.experiment.setups.values():
-        require_all(setup.engine)
-    return calibrate(study, options.minutes, _console())
+    return calibrate(_to_run(options), options.minutes, _console())
 
 
 def _submit(options: argparse.Namespace) -> int:
+    from orchestrator.commands.detach import detach, detach_as_job
     from orchestrator.commands.spending import confirm
     from orchestrator.commands.submit import submit
+
+    study, address, limit = _to_run(options), options.address, options.max_gpu_hours
+    confirm(study, options.yes, limit)
+    is_job = (address or "").startswith(JOB_SERVERS)
+    if is_job and not options.detach:
+        expected = "--detach beside the address of a job server, else auto or HOST:PORT"
+        raise refuse("--address", address, expected)
+    again = ["--report"] if options.report else []
+    again += ["--address", address] if address is not None and not is_job else []
+    if not options.detach:
+        typed = study.invocation.command("submit", *(["--yes"] if options.yes else []), *again)
+        return submit(study, address, typed, limit, options.report)
+    again += ["--yes"]  # the question was asked before
+    again += [] if limit is None else ["--max-gpu-hours", repr(limit)]
+    if address is not None and is_job:
+        return detach_as_job(study, address, again, print)
+    return detach(study, again, print)
+
+
+def _to_run(options: argparse.Namespace) -> Study:
+    """The experiment with its notes, if all of its engines are installed."""
     from orchestrator.engines.catalog import require_all
 
     study = _load(options, notes=True)
     for setup in study.experiment.setups.values():
         require_all(setup.engine)
-    confirm(study, options.yes, options.max_gpu_hours)
-    own = ["--yes"] if options.yes else []
-    own += ["--report"] if options.report else []
-    own += [] if options.address is None else ["--address", options.address]
-    again = study.experiment.command("submit", *own)
-    if options.detach or (options.address or "").startswith(JOB_SERVERS):
-        return _detach(study, options)
-    return submit(study, options.address, again, options.max_gpu_hours, options.report)
-
-
-def _detach(study: Study, options: argparse.Namespace) -> int:
-    from orchestrator.commands.detach import detach, detach_as_job
-
-    address, more = options.address, ["--yes"]  # the question was asked before
-    if options.max_gpu_hours is not None:
-        more += ["--max-gpu-hours", repr(options.max_gpu_hours)]
-    if options.report:
-        more.append("--report")
-    if (address or "").startswith(JOB_SERVERS):
-        if not options.detach:
-            raise refuse(
-                "--address",
-                address,
-                "--detach beside the address of a job server, else auto or HOST:PORT",
-            )
-        return detach_as_job(study, address, more, print)
-    return detach(study, more + ([] if address is None else ["--address", address]), print)
+    return study
 
 
 def _cancel(options: argparse.Namespace) -> int:
@@ -156,9 +144,10 @@ def _cancel(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     from orchestrator.commands.status import show_status, watch_status
 
+    study = _load(options)
     if options.watch:
-        return watch_status(_load(options), _console(), options.all, options.sort)
-    return show_status(_load(options), _console(), options.json, options.all, options.sort)
+        return watch_status(study, _console(), options.all, options.sort)
+    return show_status(study, _console(), options.json, options.all, options.sort)
 
 
 def _logs(options: argparse.Namespace) -> int:
@@ -175,9 +164,10 @@ def _logs(options: argparse.Namespace) -> int:
             )
     elif options.overrides or options.methods is not None:
         given = options.overrides[0] if options.overrides else f"--methods {options.methods}"
-        raise UserError(
-            f"{given}: beside an experiment, and {options.unit!r} is none; trb logs EXP.yaml {given}"
+        expected = (
+            f"an experiment before it, and {options.unit!r} is none; trb logs EXP.yaml {given}"
         )
+        raise UserError(f"{given}: expected {expected}")
     else:
         runs = (options.runs or default_runs()).resolve()
         unit_ids = logs.find_units(options.unit, runs)
@@ -188,65 +178,61 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _table(options: argparse.Namespace) -> int:
     from analysis.table import build, compare, model, terminal
+    from orchestrator.selection.metric import PASS_AT_1
 
-    if (options.experiment is None) == (options.results is None):
-        raise UserError("table: either EXP.yaml or --results FILE.csv")
     form = options.format or ("text" if sys.stdout.isatty() else "md")
-    if form == "parquet" and sys.stdout.isatty():
-        raise refuse(
-            "--format", form, "output into a file: trb table EXP --format parquet > table.parquet"
-        )
-    if options.compare is not None and options.results is not None:
-        raise UserError(
-            f"--compare: {options.compare!r}: expected an EXP.yaml, since --results has no records per problem"
-        )
-    beside = (
-        "--compare"
-        if options.compare is not None
-        else "--results"
-        if options.results is not None
-        else ""
-    )
-    for option, value in {"--metric": options.metric, "--cost": options.cost}.items():
-        if beside and value is not None:
-            shown = f"pass@{value}" if option == "--metric" else value
-            raise refuse(option, shown, f"the table of an experiment, without {beside}")
+    _check_table(options, form)
     if options.results is not None:
         try:
-            made = model.make_table(model.read_results(options.results))
+            table = model.make_table(model.read_results(options.results))
         except ValueError as error:
             raise UserError(str(error)) from None
-    else:
-        study = _sound(options)
-        if options.compare is not None:
-            write = compare.format_of(form)
-            compared = compare.compare(study, options.compare)
-            if _lack_runs(options):
-                return 1
-            print(write(compared), end="")
-            _say_beside(form, compare.verdict_of(compared).lines())
-            return 0
+    elif options.compare is not None:
+        write = compare.format_of(form)
+        compared = compare.compare(_sound(options), options.compare)
         if _lack_runs(options):
             return 1
-        made = build.results_table(study, options.metric or 1, options.cost or "updates")
+        print(write(compared), end="")
+        _say_beside(form, compare.verdict_of(compared).lines())
+        return 0
+    else:
+        study = _sound(options)
+        if _lack_runs(options):
+            return 1
+        table = build.results_table(study, options.metric or PASS_AT_1, options.cost or "updates")
     if form == "text":
-        _console().print(terminal.to_rich(made), crop=False)
+        _console().print(terminal.to_rich(table), crop=False)
     elif form == "parquet":
         from analysis.frames import evidence
 
-        evidence(made).to_parquet(sys.stdout.buffer)
+        evidence(table).to_parquet(sys.stdout.buffer)
     else:
         from analysis.table.formats import FORMATS
 
-        print(FORMATS[form](made), end="")
-    _say_beside(form, made.verdict.lines())
+        print(FORMATS[form](table), end="")
+    _say_beside(form, table.verdict.lines())
     return 0
 
 
+def _check_table(options: argparse.Namespace, form: str) -> None:
+    """Refuse options of `trb table` that exclude each other."""
+    if (options.experiment is None) == (options.results is None):
+        raise UserError("table: either EXP.yaml or --results FILE.csv")
+    if form == "parquet" and sys.stdout.isatty():
+        expected = "output into a file: trb table EXP --format parquet > table.parquet"
+        raise refuse("--format", form, expected)
+    beside = "--results" if options.results is not None else ""
+    if options.compare is not None:
+        if beside:
+            raise refuse("--compare", options.compare, "EXP.yaml: --results has no single problems")
+        beside = "--compare"
+    for option, value in {"--metric": options.metric, "--cost": options.cost}.items():
+        if beside and value is not None:
+            raise refuse(option, str(value), f"the table of an experiment, without {beside}")
+
+
 def _sound(options: argparse.Namespace) -> Study:
-    """The experiment for one look at all of its files. Raises Damaged where one is not what was
-    written.
-    """
+    """The experiment for one look at all of its files. Raises Damaged if a file was changed."""
     from orchestrator.selection.damage import refuse_damaged
 
     study = _load(options).snapshot()
@@ -255,13 +241,13 @@ def _sound(options: argparse.Namespace) -> Study:
 
 
 def _say_beside(form: str, verdict: Sequence[str]) -> None:
-    """The verdict where the form that was written has no place for it."""
+    """Print the verdict to stderr if the written form has no place for it."""
     for line in verdict if form == "csv" else ():
         print(line, file=sys.stderr)
 
 
 def _lack_runs(options: argparse.Namespace) -> bool:
-    """Whether the runs folder is not there, which is said: results then come from nowhere."""
+    """Whether the runs folder is missing, which is printed: results then come from nowhere."""
     if options.runs.exists():
         return False
     hint = f"trb submit {options.experiment} makes it, --runs names another"
@@ -269,22 +255,26 @@ def _lack_runs(options: argparse.Namespace) -> bool:
     return True
 
 
+def _refuse_folder(out: Path | None) -> None:
+    if out is not None and out.is_dir():
+        raise refuse("--out", str(out), "a file; this is a folder")
+
+
 def _figures(options: argparse.Namespace) -> int:
     from analysis.results import write_figures
 
     study = _sound(options)
     if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise UserError(f"--out: {options.out} is a file: expected a folder")
+        raise refuse("--out", str(options.out), "a folder; this is a file")
     if options.width is not None and not 3 <= options.width <= 12:
-        raise UserError(f"--width: {options.width:g}: expected inches from 3 to 12")
+        raise refuse("--width", options.width, "inches from 3 to 12")
     if _lack_runs(options):
         return 1
     written = write_figures(study, options.out, options.width)
     if not written.paths:
-        raise UserError(
-            f"{study.runs}: nothing to draw of {study.experiment.name} yet; begin with: trb submit {options.experiment}"
-        )
-    print("\n".join(map(str, written.paths)))
+        nothing = f"nothing to draw of {study.experiment.name} yet"
+        raise UserError(f"{study.runs}: {nothing}; begin with: trb submit {options.experiment}")
+    print(*written.paths, sep="\n")
     for line in written.missing:
         print(f"not drawn: {line}", file=sys.stderr)
     return 0
@@ -298,20 +288,14 @@ def _report(options: argparse.Namespace) -> int:
     from analysis.results import write_figures
 
     study = _sound(options)
-    if options.out is not None and options.out.is_dir():
-        raise UserError(f"--out: {options.out} is a folder: expected a file")
+    _refuse_folder(options.out)
     if _lack_runs(options):
         return 1
     report = write_report(study, options.out.resolve() if options.out else None)
     if options.figures:
         write_figures(study, report.path.parent)
-    print(
-        *report.verdict.sentences,
-        "",
-        "All of it on one page, open it in a browser:",
-        sep="\n",
-        file=sys.stderr,
-    )
+    lead = "All of it on one page, open it in a browser:"
+    print(*report.verdict.sentences, "", lead, sep="\n", file=sys.stderr)
     print(report.path, flush=True)
     advice = report.verdict.advice
     if advice is not None:
@@ -342,12 +326,8 @@ def _eval(options: argparse.Namespace) -> int:
 def _grade(options: argparse.Namespace) -> int:
     from orchestrator.commands.grade import grade_file
 
-    if options.out is not None and options.out.is_dir():
-        raise UserError(f"--out: {options.out} is a folder: expected a file")
-    try:
-        counts = grade_file(options.file, options.out, options.grader)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    _refuse_folder(options.out)
+    counts = grade_file(options.file, options.out, options.grader)
     rest = f"{counts.no_answer} without an answer, {counts.timed_out} timed out"
     print(f"{counts.n} graded: {counts.correct} correct, {rest}")
     return 0
@@ -376,10 +356,10 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.gpu:
         from orchestrator.commands.doctor_gpu import PAIR, check_gpu
 
-        if (
-            options.experiment is None or "=" in options.experiment.name
-        ):  # which is the first override
-            options.overrides = [*filter(None, [str(options.experiment or "")]), *options.overrides]
+        # Without an experiment argparse takes the first override for it.
+        if options.experiment is None or "=" in options.experiment.name:
+            first = [] if options.experiment is None else [str(options.experiment)]
+            options.overrides = [*first, *options.overrides]
             options.experiment = PAIR
         return check_gpu(_load(options), options.small, options.json)
     if options.small:
@@ -412,12 +392,12 @@ def _data(options: argparse.Namespace) -> int:
     from orchestrator.data.fetching import fetch
     from orchestrator.experiment.load import data_folder
 
-    only = options.only.split(",") if options.only else []
+    keys = data.chosen(options.only.split(",") if options.only else [])
     if options.action == "sources":
-        print(data.table(only))
+        print(data.table(keys))
         return 0
     folder = options.folder or Path(data_folder(None))
-    for line in fetch(folder, data.chosen(only), options.mirror):
+    for line in fetch(folder, keys, options.mirror):
         print(line, flush=True)
     print(f"use them with data_dir={folder}, or TRB_DATA_DIR={folder.resolve()}")
     return 0

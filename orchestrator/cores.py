@@ -25,17 +25,21 @@ def cores_here() -> int:
 def _limits() -> list[float]:
     """CPU limits, in cores, of the process's cgroup and its ancestors; empty if unlimited."""
     quotas: list[tuple[str, str]] = []
-    with suppress(OSError, ValueError, StopIteration):
-        lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
-        own = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+    with suppress(OSError, ValueError):
+        own = _own_cgroup()
         for group in (CGROUPS / own, *(CGROUPS / own).parents):
             if group.is_relative_to(CGROUPS) and (group / "cpu.max").is_file():
                 quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
                 quotas.append((quota, period))
     with suppress(OSError):  # cgroups v1: a container sees its own group at the root
-        quota, period = (
-            (CGROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("utf-8")
-            for name in ("quota", "period")
-        )
-        quotas.append((quota, period))
+        quota = (CGROUPS / "cpu" / "cpu.cfs_quota_us").read_text("utf-8")
+        quotas.append((quota, (CGROUPS / "cpu" / "cpu.cfs_period_us").read_text("utf-8")))
     return [int(quota) / int(period) for quota, period in quotas if quota.strip().isdigit()]
+
+
+def _own_cgroup() -> str:
+    """The path of this process's cgroup below CGROUPS. ValueError with cgroups v1 alone."""
+    for line in OWN_CGROUPS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("0::/"):
+            return line.removeprefix("0::/")
+    raise ValueError("no cgroup of version 2")

@@ -24,6 +24,10 @@ class WrongWeights(RuntimeError):
     """An engine does not hold the weights that were loaded into it. A new process may hold them."""
 
 
+class LeaseHeld(RuntimeError):
+    """Another process works on the unit, or on the slice; see `liveness.lease`."""
+
+
 class EngineLost(RuntimeError):
     """An engine's process died or fell silent, even after a restart. The call may be repeated."""
 

@@ -6,6 +6,7 @@ ends with the student's EOS unless it was truncated; the EOS counts in its lengt
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -45,9 +46,8 @@ class Rollouts:
     support_ids_BTK: Tensor  # the student's top-k ids, canonicalised and untempered
     teacher: TeacherScores | None = None
     measured: dict[str, Tensor] = field(default_factory=dict)  # each (B, T), by the behavior's law
-    speculation: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # each (B,): rounds, drafted, accepted; if blended
+    # Of blended steps, each (B,): rounds, drafted, accepted.
+    speculation: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def mask_BT(self) -> Tensor:
@@ -79,20 +79,17 @@ def in_order(rollouts: Rollouts, requests: list[Request]) -> Rollouts:
     row_of = {request.key: row for row, request in enumerate(rollouts.requests)}
     rows = torch.tensor([row_of[request.key] for request in requests])
 
-    def ordered(part: object) -> dict[str, Tensor]:
-        return {
-            name: value[rows] for name, value in vars(part).items() if isinstance(value, Tensor)
-        }
+    def ordered(values: Mapping[str, object]) -> dict[str, Tensor]:
+        return {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
 
+    teacher = rollouts.teacher
     return replace(
         rollouts,
         requests=requests,
-        teacher=None
-        if rollouts.teacher is None
-        else replace(rollouts.teacher, **ordered(rollouts.teacher)),
-        measured={name: value[rows] for name, value in rollouts.measured.items()},
-        speculation={name: value[rows] for name, value in rollouts.speculation.items()},
-        **ordered(rollouts),
+        teacher=None if teacher is None else replace(teacher, **ordered(vars(teacher))),
+        measured=ordered(rollouts.measured),
+        speculation=ordered(rollouts.speculation),
+        **ordered(vars(rollouts)),
     )
 
 
@@ -100,31 +97,31 @@ def concatenate(parts: list[Rollouts]) -> Rollouts:
     """Join the rollouts of several decoding batches; all have teacher scores, or none has."""
     if len(parts) == 1:
         return parts[0]
+    requests: list[Request] = []
+    for part in parts:
+        requests += part.requests
     scores = [part.teacher for part in parts if part.teacher is not None]
     assert len(scores) in (0, len(parts))
-    teacher = None
-    if scores:
-        teacher = TeacherScores(
-            support_BTK=pad_rows([part.support_BTK for part in scores]),
-            token_BT=pad_rows([part.token_BT for part in scores]),
-            entropy_BT=pad_rows([part.entropy_BT for part in scores]),
-            overlap_BT=pad_rows([part.overlap_BT for part in scores]),
-        )
-    # All parts come from one behavior, so the first has the names of all.
-    measured, speculation = {}, {}
-    for name in parts[0].measured:
-        measured[name] = pad_rows([part.measured[name] for part in parts])
-    for name in parts[0].speculation:
-        speculation[name] = torch.cat([part.speculation[name] for part in parts])
     return Rollouts(
-        requests=[request for part in parts for request in part.requests],
-        tokens_BT=pad_rows([part.tokens_BT for part in parts]),
-        lengths_B=torch.cat([part.lengths_B for part in parts]),
-        truncated_B=torch.cat([part.truncated_B for part in parts]),
-        student_BT=pad_rows([part.student_BT for part in parts]),
-        behavior_BT=pad_rows([part.behavior_BT for part in parts]),
-        support_ids_BTK=pad_rows([part.support_ids_BTK for part in parts]),
-        teacher=teacher,
-        measured=measured,
-        speculation=speculation,
+        requests=requests,
+        teacher=TeacherScores(**_joined(map(vars, scores))) if scores else None,
+        measured=_joined(part.measured for part in parts),
+        speculation=_joined(part.speculation for part in parts),
+        **_joined(map(vars, parts)),
     )
+
+
+def _joined(parts: Iterable[Mapping[str, object]]) -> dict[str, Tensor]:
+    """The tensors of each name under each other: padded to the longest T where they have one.
+
+    All parts come from one behavior, so they have the same names.
+    """
+    columns: dict[str, list[Tensor]] = {}
+    for part in parts:
+        for name, value in part.items():
+            if isinstance(value, Tensor):
+                columns.setdefault(name, []).append(value)
+    joined = {}
+    for name, values in columns.items():
+        joined[name] = torch.cat(values) if values[0].dim() == 1 else pad_rows(values)
+    return joined

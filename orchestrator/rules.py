@@ -1,146 +1,147 @@
-"""Rules for values of keys, beyond their types: the markers in `config`, and their one reader.
+"""Types of keys for `config`, and a reader of their declarations.
 
-A dataclass declares a key as `name: Annotated[type, "Meaning.", rule, …] = default`. A closed
-choice is a union of `Annotated[Literal["word"], "explanation"]`.
+A dataclass declares a key as `name: Annotated[type, "Meaning.", Field(ge=…)] = default`, in
+pydantic's words. The types here convert nothing: a text is no number, and true is no 1.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-MOST = 10**9  # of anything that is counted
-LARGEST = 10**18  # of any whole number
-INFINITE = float("inf")
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, Strict
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError, core_schema
 
+MOST = 10**9  # of anything that is counted; counting further takes hours
+LARGEST = 10**18  # of any whole number; larger ones fit no tensor and no generator
+SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}  # by pydantic's names of limits
+NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+BROKEN_RULE = "rule"  # the type of the errors that `Must` raises
 
-class Rule:
-    """A condition on values. `str()` gives its words, as `trb config` prints them."""
-
-    def refusal(self, value: Any) -> str | None:
-        """Describe a right value, for a message; None if `value` is right."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class AtLeast(Rule):
-    """A number from `low` to `most`. Larger ones are mistakes; counting up to them takes hours."""
-
-    low: float
-    most: float = MOST
-
-    def __str__(self) -> str:
-        return f"≥ {self.low:g}" if self.most == MOST else f"≥ {self.low:g} and ≤ {self.most:,.0f}"
-
-    def refusal(self, value: float) -> str | None:
-        if not value >= self.low:  # refuses NaN, too
-            return f"≥ {self.low:g}"
-        return f"≤ {self.most:,.0f}" if value > self.most else None
+Whole = Annotated[int, Strict(), Field(ge=-LARGEST, le=LARGEST)]
+Natural = Annotated[int, Strict(), Field(ge=0, le=MOST)]
+Count = Annotated[int, Strict(), Field(ge=1, le=MOST)]
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+Probability = Annotated[float, Strict(), Field(gt=0, lt=1)]
+Points = Annotated[float, Strict(), Field(ge=0, le=100)]  # of a score in per cent
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, Strict(), Field(pattern=r"^[^\x00\x7f]*$")]  # can be a file's name
 
 
-@dataclass(frozen=True)
-class Between(Rule):
-    """A number from `low` to `high`, both included unless open. `words` replace the default."""
+class Section:
+    """A base of the dataclasses that hold keys: keys that they do not declare are errors."""
 
-    low: float
-    high: float = INFINITE
-    low_open: bool = False
-    high_open: bool = False
-    words: str = ""
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
-    def __str__(self) -> str:
-        if self.words:
-            return self.words
-        left = f"{'>' if self.low_open else '≥'} {self.low:g}"
-        return (
-            left
-            if self.high == INFINITE
-            else f"{left} and {'<' if self.high_open else '≤'} {self.high:g}"
-        )
 
-    def __contains__(self, value: float) -> bool:
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open else value <= self.high
-        return above and below
+class Choices:
+    """Explains the words of a closed choice: `Annotated[Literal["a", "b"], Choices(a="…", b="…")]`."""
 
-    def refusal(self, value: float) -> str | None:
-        return None if value in self else str(self)
+    def __init__(self, **meanings: str):
+        self.meanings = meanings
 
 
 @dataclass(frozen=True)
-class Must(Rule):
-    """A condition that `holds` tests and `words` describe."""
+class Must:
+    """A condition that `holds` tests and `words` describe, beside the type of a key."""
 
     words: str
     holds: Callable[[Any], bool]
 
-    def __str__(self) -> str:
-        return self.words
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
-    def refusal(self, value: Any) -> str | None:
-        return None if self.holds(value) else self.words
+    def _checked(self, value: Any) -> Any:
+        if not self.holds(value):
+            raise PydanticCustomError(BROKEN_RULE, "{words}", {"words": self.words})
+        return value
 
 
 @dataclass(frozen=True)
 class Entry:
     """The declaration of one key of a dataclass.
 
-    `kind` is its type without markers. `choices` maps the allowed words to their explanations; it
-    is empty unless the key is a closed choice. `part` is the dataclass whose differences a mapping
-    holds. A key that is itself a dataclass has only a kind.
+    `kind` is its type without null and without what is annotated to it; `nullable` says whether it
+    can be null. `choices` maps the allowed words to their explanations; it is empty unless the key
+    is a closed choice. `part` is the dataclass whose differences a mapping holds.
     """
 
     kind: Any
+    nullable: bool = False
     meaning: str = ""
-    rules: tuple[Rule, ...] = ()
-    choices: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    part: type | None = None
+    rule: str = ""  # its conditions in words: `≥ 1 and ≤ 64`
+    choices: Mapping[str, str] = field(default_factory=dict)
+    part: type[Section] | None = None
+
+    @property
+    def section(self) -> type[Section] | None:
+        """The dataclass that holds the keys below this one, if its value is one."""
+        is_section = isinstance(self.kind, type) and issubclass(self.kind, Section)
+        return self.kind if is_section else None
+
+    def describe(self) -> str:
+        """A right value, for messages: `a whole number ≥ 1 and ≤ 64`."""
+        return f"{NAMES.get(self.kind, 'a mapping')} {self.rule}".rstrip()
 
 
 @functools.cache
 def entries(schema: type) -> dict[str, Entry]:
     """The keys of a dataclass of `config`, in their order."""
-    plain = typing.get_type_hints(schema)
     found: dict[str, Entry] = {}
     for name, hint in typing.get_type_hints(schema, include_extras=True).items():
-        if typing.get_origin(hint) is not typing.Annotated:
-            found[name] = Entry(plain[name])
-            continue
-        kind, *markers = typing.get_args(hint)
-        texts = [marker for marker in markers if isinstance(marker, str)]
-        parts = [
-            marker
-            for marker in markers
-            if dataclasses.is_dataclass(marker) and isinstance(marker, type)
-        ]
-        found[name] = Entry(
-            kind=plain[name],
-            meaning=texts[-1],  # a choice of a single word has its explanation before it
-            rules=tuple(marker for marker in markers if isinstance(marker, Rule)),
-            choices=choices(hint) or choices(kind),
-            part=parts[0] if parts else None,
-        )
+        found[name] = entry(hint)
     return found
 
 
-def choices(hint: Any) -> dict[str, str]:
-    """Map the words of a closed choice, with or without null, to their explanations.
+def entry(hint: Any) -> Entry:
+    """Read the declaration of a key off its type."""
+    kind, nullable, meaning, part = hint, False, "", None
+    markers: list[Any] = []
+    explained: dict[str, str] = {}
+    # An annotation can stand on both sides of `| None`: `Annotated[Annotated[int, …] | None, …]`.
+    while typing.get_origin(kind) in (typing.Annotated, typing.Union, types.UnionType):
+        if typing.get_origin(kind) is typing.Annotated:
+            kind, *outer = typing.get_args(kind)
+            markers = [*outer, *markers]
+        else:
+            nullable = True
+            kind = next(type_ for type_ in typing.get_args(kind) if type_ is not types.NoneType)
+    for marker in markers:
+        if isinstance(marker, str):
+            meaning = marker
+        elif isinstance(marker, Choices):
+            explained = marker.meanings
+        elif isinstance(marker, type) and issubclass(marker, Section):
+            part = marker
+    return Entry(kind, nullable, meaning, "; ".join(_rules(markers)), explained, part)
 
-    Empty for any other type.
-    """
-    found: dict[str, str] = {}
-    members = (
-        typing.get_args(hint)
-        if typing.get_origin(hint) in (types.UnionType, typing.Union)
-        else [hint]
-    )
-    for member in members:
-        kind, *texts = typing.get_args(member) or [member]
-        if typing.get_origin(kind) is typing.Literal:
-            found |= dict.fromkeys(typing.get_args(kind), texts[0])
-    return found
+
+def _rules(markers: list[Any]) -> Iterator[str]:
+    """The words of the conditions of a key; limits that only computers have are left out."""
+    limits: dict[str, str] = {}
+    for marker in markers:
+        if isinstance(marker, Must):
+            yield marker.words
+        elif isinstance(marker, FieldInfo):
+            # An outer limit replaces an inner one of the same kind, as in pydantic.
+            for limit in marker.metadata:
+                for name, sign in SIGNS.items():
+                    value = getattr(limit, name, None)
+                    if value is not None and abs(value) < MOST:
+                        limits[name] = f"{sign} {number(value)}"
+    if limits:
+        yield " and ".join(limits[name] for name in SIGNS if name in limits)
+
+
+def number(value: float) -> str:
+    """A limit as people write it: `0.05`, `1,000,000`."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,12 +14,16 @@ if TYPE_CHECKING:
     import rich.table
     from rich.text import Text
 
-Mark = Literal["best", "second", "total", "faint"]
-STYLES: Mapping[Mark | None, str] = {
+Mark = Literal["best", "second", "total", "faint", "good", "active", "bad", "warning"]
+MARK_STYLES: Mapping[Mark | None, str] = {
     "best": "bold",
     "second": "underline",
     "total": "bold",
     "faint": "dim",
+    "good": "green",
+    "active": "cyan",
+    "bad": "red",
+    "warning": "yellow",
     None: "",
 }
 MARKDOWN_MARKS: Mapping[Mark | None, str] = {"best": "**%s**", "second": "<u>%s</u>"}
@@ -54,7 +59,9 @@ class Cell:
         """The text in its style, the reach dimmed."""
         from rich.text import Text
 
-        return Text.assemble((self.text, STYLES[self.mark]), (self.plain[len(self.text) :], "dim"))
+        return Text.assemble(
+            (self.text, MARK_STYLES[self.mark]), (self.plain[len(self.text) :], "dim")
+        )
 
 
 @dataclass(frozen=True)
@@ -113,18 +120,27 @@ def to_lines(sheet: Sheet) -> Iterator[Text]:
         yield line
 
 
-def to_rich(sheet: Sheet, unbroken: Collection[int] = (), **options: Any) -> rich.table.Table:
-    """A table without rules for rich to print, with its `options`.
+def to_rich(
+    sheet: Sheet,
+    unbroken: Collection[int] = (),
+    widths: Iterable[int | None] = (),
+    **options: Any,
+) -> rich.table.Table:
+    """A table for rich to print, without rules unless the `options` of rich's table ask for them.
 
     A narrow terminal breaks the cells at blanks, or within words that are too long; it never drops
-    a character. The columns at the places in `unbroken` keep their lines.
+    a character. The columns at the places in `unbroken` keep their lines. Columns are as wide as
+    their cells, or have the given `widths`.
     """
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), title_justify="left", **options)
-    for place, heading in enumerate(sheet.headings):
+    plain = {"box": None, "pad_edge": False, "padding": (0, GAP, 0, 0), "title_justify": "left"}
+    table = Table(**plain | options)
+    for place, (heading, width) in enumerate(itertools.zip_longest(sheet.headings, widths)):
         side = "left" if place in sheet.left else "right"
-        table.add_column(heading, justify=side, overflow="fold", no_wrap=place in unbroken)
+        table.add_column(
+            heading, justify=side, width=width, overflow="fold", no_wrap=place in unbroken
+        )
     for row in sheet.rows:
         table.add_row(*(cell.rich() for cell in row))
     return table

@@ -9,14 +9,15 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.config import Experiment
-from orchestrator.experiment import made_models
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.models import made_models
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice
 from orchestrator.records.writer import RunWriter, write_slice
+from orchestrator.selection.study import Invocation, Study
 
 SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
 QUICKSTART = (
@@ -34,12 +35,19 @@ def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
 
     Selected checkpoints are not evaluated again unless asked for.
     """
-    by_key = {
-        override.partition("=")[0]: override
-        for override in ("evaluation.rescore=false", *overrides)
-    }
-    experiment = load_experiment(QUICKSTART, list(by_key.values()))
-    return experiment, expand(experiment)
+    study = quickstart_study(Path("runs"), *overrides)
+    return study.experiment, list(study.units)
+
+
+def quickstart_study(runs: Path, *overrides: str) -> Study:
+    """The same as `trb` would load it from its command line."""
+    by_key = {}
+    for override in ("evaluation.rescore=false", *overrides):
+        by_key[override.partition("=")[0]] = override
+    words = list(by_key.values())
+    experiment = load_experiment(QUICKSTART, words)
+    typed = Invocation((str(QUICKSTART), *words))
+    return Study(experiment, expand(experiment), runs, invocation=typed)
 
 
 def fake_models(experiment: Experiment, runs: Path) -> None:
@@ -54,7 +62,7 @@ def fake_models(experiment: Experiment, runs: Path) -> None:
                 made_models.record(folder)
 
 
-def units_of(units: list[Unit], name: str) -> list[Unit]:
+def units_of(units: Sequence[Unit], name: str) -> list[Unit]:
     """Units by method, or by kind where they have none."""
     return [unit for unit in units if (unit.method or unit.kind) == name]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from analysis.scores.assess import seed_spreads, to_reference
 from analysis.scores.candidates import Candidate
-from orchestrator.selection import seeds
+from orchestrator.selection import significance
 from orchestrator.selection.confirmation import LOOKS, NOMINAL_LEVEL, open_methods
 from orchestrator.selection.scores import Tally
 
@@ -108,12 +108,12 @@ def decided(
         if not going_on or look == LOOKS:
             break
         rounds |= dict.fromkeys([VANILLA, *going_on], look + 1)
-    spread = seeds.pool(of_runs.values())
+    spread = significance.pool(of_runs.values())
     assert spread is not None
     means = {method: sum(found, Fraction(0)) / len(found) for method, found in of_runs.items()}
     gaps = [means[method] - means[VANILLA] for method in METHODS[1:]]
     runs = [len(of_runs[method]) for method in METHODS]
-    reaches = seeds.adjusted(gaps, spread, runs[1:], runs[0], NOMINAL_LEVEL).reaches
+    reaches = significance.adjusted(gaps, spread, runs[1:], runs[0], NOMINAL_LEVEL).reaches
     different = [abs(gap) > reach for gap, reach in zip(gaps, reaches, strict=True)]
     return dict(zip(METHODS[1:], different, strict=True)), sum(runs)
 
@@ -163,6 +163,6 @@ def _naively_different(candidates: Mapping[str, Candidate]) -> dict[str, bool]:
         if method != VANILLA:
             gap = 100 * (candidate.mean - candidates[VANILLA].mean)
             found[method] = (
-                seeds.p_value(gap, spread, candidate.seeds, candidates[VANILLA].seeds) < 0.05
+                significance.p_value(gap, spread, candidate.seeds, candidates[VANILLA].seeds) < 0.05
             )
     return found

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 
-from orchestrator.sweep.guard import Process, members, processes
+from orchestrator.cli import main
+from orchestrator.liveness.driver_death import Process, members, processes
 
 ROOT = Path(__file__).resolve().parents[1]
 # Shells start what runs in their background with Ctrl-C ignored, and processes inherit that.
@@ -146,6 +148,14 @@ def trb(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def trb_here(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
+    """Exit code, stdout and stderr of `trb …` in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out, printed.err
+
+
 def contents(runs: Path) -> dict[str, str]:
     """Path → sha256 of every file of every unit that must not depend on what happened on the way.
 
@@ -163,7 +173,9 @@ def contents(runs: Path) -> dict[str, str]:
 def cluster_of(driver: int) -> tuple[set[Process], Path]:
     """The processes that a driver has started, without its guard, and the folder of its cluster."""
     found = members(processes(), Path("/nowhere"), driver)
-    guards = {each for each in found if b"orchestrator.sweep.guard" in command_line(each.pid)}
+    guards = {
+        each for each in found if b"orchestrator.liveness.driver_death" in command_line(each.pid)
+    }
     (guard,) = guards
     return found - guards, Path(os.fsdecode(command_line(guard.pid)[-1]))
 

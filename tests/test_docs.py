@@ -23,33 +23,37 @@ from analysis.labels import benchmark_key, benchmark_label
 from orchestrator import cli
 from orchestrator.commands import arguments
 from orchestrator.commands.parser import trb_parser
-from orchestrator.data import benchmarks
+from orchestrator.data import arithmetic, benchmarks
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment import methods
-from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
 from orchestrator.grading.grader import Grader
 from orchestrator.models.checkpoints import checkpoint_of
+from orchestrator.models.shipped import EXPERIMENTS
 from orchestrator.policy import laws, spec
 from orchestrator.records.columns import columns_of_step
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
-from tests.experiment.test_local_models import write_model
+from orchestrator.tracking.follow import Mirror
+from tests.experiment.test_local_files import write_model
 from tests.fake_runs import SAMPLES, record, write_evaluation, write_run
 from tests.policy import test_laws
 from tests.sweeps import ROOT, environment, write_experiment
 from tests.without_ray import made_here
 
 DOCS = ROOT / "docs"
-KINDS = ("method", "setup", "benchmark", "grader")
-METHOD, SETUP, BENCHMARK, GRADER = EXTENDING = [DOCS / f"add-a-{what}.md" for what in KINDS]
+KINDS = ("method", "setup", "benchmark", "grader", "tracker")
+METHOD, SETUP, BENCHMARK, GRADER, TRACKER = EXTENDING = [
+    DOCS / f"add-a-{what}.md" for what in KINDS
+]
 FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
+OUT_OF_DOMAIN = DOCS / "out-of-domain.md"
 README = ROOT / "README.md"
 PAGES = [
     README,
@@ -180,9 +184,9 @@ def edited(module: ModuleType) -> dict[str, Any]:
 
 
 @pytest.fixture
-def mixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def added_method(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The running program with the page's method; the names of `tests/policy/test_laws.py` then."""
-    monkeypatch.setattr(spec, "Mixture", edited(spec)["Mixture"], raising=False)
+    monkeypatch.setattr(spec, "TeacherNucleus", edited(spec)["TeacherNucleus"], raising=False)
     edited(laws)
     names = edited(methods)
     exec(f"added = {{{examples(METHOD, 'row')['METHODS']}}}", names)
@@ -195,22 +199,25 @@ def mixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_example_of_a_method_is_planned_by_any_of_its_names(
-    mixture: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]
+    added_method: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert trials(shown(capsys, "plan", "mixture.yaml", "--json")) == {"vanilla": 2, "mixture": 4}
-    units = json.loads(shown(capsys, "plan", "mixture.yaml", "--json", "--methods", "Mixture"))[
+    assert trials(shown(capsys, "plan", "nucleus.yaml", "--json")) == {
+        "vanilla": 2,
+        "teacher_nucleus": 4,
+    }
+    units = json.loads(shown(capsys, "plan", "nucleus.yaml", "--json", "--methods", "Nucleus"))[
         "units"
     ]
     assert {
         unit["resources"]["teacher_online_steps"] for unit in units if unit["kind"] == "trial"
     } == {12}
-    assert "Mixture" in shown(capsys, "plan", "mixture.yaml")
-    assert "Teacher mixture" in shown(capsys, "list", "methods")
+    assert "Nucleus" in shown(capsys, "plan", "nucleus.yaml")
+    assert "Teacher nucleus" in shown(capsys, "list", "methods")
 
 
-def test_the_example_of_a_law_passes_the_test_beside_it(mixture: dict[str, Any]) -> None:
-    [name] = {name for name in set(mixture) - set(vars(test_laws)) if name.startswith("test_")}
-    test: Callable[[], None] = mixture[name]
+def test_the_example_of_a_law_passes_the_test_beside_it(added_method: dict[str, Any]) -> None:
+    [name] = {name for name in set(added_method) - set(vars(test_laws)) if name.startswith("test_")}
+    test: Callable[[], None] = added_method[name]
     test()
 
 
@@ -258,6 +265,35 @@ def test_the_rows_of_the_example_of_a_benchmark_are_problems(here: Path) -> None
     assert found == [("first", "7"), ("second", "8"), ("third", "10")]
 
 
+def test_the_example_out_of_domain_is_a_column_beside_those_of_the_setup(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = load_experiment(here / "far.yaml")
+    setup = experiment.setups["arithmetic"]
+    assert set(setup.evaluation.benchmarks) == {"arithmetic_short", "arithmetic_long", "far"}
+    problems = load_benchmark("far", None, setup.evaluation.benchmarks["far"])
+    for problem in problems:  # the world of the page: its characters, and sums that are right
+        assert set(problem.text) <= set(arithmetic.CHARACTERS)
+        assert problem.gold is not None
+        terms = map(int, problem.text.removesuffix("=?").split("+"))
+        assert sum(terms) == int(problem.gold.answer)
+    runs = here / "runs"
+    for unit in expand(experiment, runs):
+        step = 0 if unit.is_untrained else 60
+        ids = evaluation_ids(setup)
+        write_run(runs, experiment, unit, {step: [2, 1, None]}, unit.steps)
+        with closing(RunWriter(runs, unit.id)) as run:
+            scores = [record(place + 1, problem=each.id) for place, each in enumerate(problems)]
+            write_evaluation(run, ids["far"], step, scores)
+    printed = shown(capsys, "table", "far.yaml")
+    assert "Far sums" in printed
+    assert "Far sums: 3 problems" in printed
+    document = json.loads(shown(capsys, "table", "far.yaml", "--format", "json"))
+    (row,) = [row for row in document["evidence"] if row["method"] == "vanilla"]
+    assert row["columns"]["far"]["score"]["value"] == 50
+    assert row["columns"]["far"]["responses"]["pass_at_k"]["value"] == 100
+
+
 def test_the_example_of_a_row_adds_a_benchmark_with_its_label(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +328,24 @@ def test_the_example_of_a_grader_judges_the_benchmark_that_names_it(here: Path) 
     ]
 
 
+def test_the_example_of_a_tracker_shows_units_and_results(here: Path) -> None:
+    experiment = load_experiment(here / "watched.yaml")
+    units = [unit for unit in expand(experiment) if unit.is_trial]
+    write_run(here / "runs", experiment, units[0], {20: [1, 2]}, steps=25, done=False)
+    said: list[str] = []
+    mirror = Mirror(Study(experiment, units, here / "runs"), "trb submit", said.append)
+    with mirror.following():
+        mirror.announce()
+    mirror.catch_up({"results": (["Method", "Avg"], [["Vanilla", 37.5]])}, [])
+    assert len(said) == 2
+    assert str(here / "runs" / "board") in said[0]
+    shown = {file.stem: file.read_text() for file in (here / "runs" / "board").iterdir()}
+    state, score = shown.pop(units[0].id).splitlines()
+    assert state.endswith("interrupted")
+    assert score == "after 20 updates: 0.375"
+    assert list(shown.values()) == ["{'Method': 'Vanilla', 'Avg': 37.5}\n"]
+
+
 def write_program(folder: Path) -> None:
     """A copy of the program with the edits of the method page and no others."""
     for package in ("orchestrator", "analysis"):
@@ -299,7 +353,7 @@ def write_program(folder: Path) -> None:
             ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
         )
     shutil.copytree(ROOT / "experiments" / "models", folder / "experiments" / "models")
-    first, last = "from __future__ import annotations\n", "}  # fmt: skip\nREFERENCE = "
+    first, last = "from __future__ import annotations\n", "}\nREFERENCE = "
     for file, lines in examples(METHOD, "import").items():
         if not file.startswith("tests/"):
             replace_once(folder / file, first, f"{first}\n{lines}")
@@ -351,7 +405,7 @@ def test_the_example_of_a_method_needs_no_other_edit(
     monkeypatch.setenv(
         "PYTHONPATH", str(program)
     )  # of Ray's workers; the command itself finds its working directory
-    rows = {"vanilla": {}, "mixture": {"weight": [0.05, 0.2], "K": 2}}
+    rows = {"vanilla": {}, "teacher_nucleus": {"mass": [0.8, 0.99], "K": 2}}
     keys = {"training": {"steps": 4, "checkpoint_every": 4}, "evaluation": {"rescore": False}}
     files = [str(write_experiment(tmp_path, rows, **keys)), "--runs", str(tmp_path / "runs")]
     same_models = load_experiment(write_experiment(tmp_path / "other", {"vanilla": {}}), [])
@@ -371,13 +425,17 @@ def test_the_example_of_a_method_needs_no_other_edit(
     assert done.returncode == 0, done.stderr
     plan, _, status, table, _, panels = json.loads(done.stdout)
 
-    assert trials(plan) == {"vanilla": 1, "mixture": 2}
+    assert trials(plan) == {"vanilla": 1, "teacher_nucleus": 2}
     units = json.loads(status)["units"]
     assert {unit["state"] for unit in units} == {"done"}
-    [strong] = [unit["id"] for unit in units if unit["label"] == "Mixture weight=0.2 K=2"]
+    [strong] = [unit["id"] for unit in units if unit["label"] == "Nucleus mass=0.99 K=2"]
     logged = [set(row) - {"step"} for row in RunReader(tmp_path / "runs", strong).metrics()]
     assert logged == [columns_of_step(step < 2, ("behavior_kl",)) for step in range(4)]
-    assert [row["method"] for row in json.loads(table)["rows"]] == ["vanilla", "mixture", "base"]
+    assert [row["method"] for row in json.loads(table)["rows"]] == [
+        "vanilla",
+        "teacher_nucleus",
+        "base",
+    ]
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
     assert drawn == {
         "trajectories-tiny",
@@ -397,7 +455,7 @@ def test_commands_of_the_pages(
     page: Path,
     line: str,
     here: Path,
-    mixture: dict[str, Any],
+    added_method: dict[str, Any],
     finished: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -431,9 +489,10 @@ def test_every_page_has_files_and_commands() -> None:
     assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} > {
         README,
         FIRST_HOUR,
+        OUT_OF_DOMAIN,
         *EXTENDING,
     }
-    assert all(examples(page, "file") for page in EXTENDING)
+    assert all(examples(page, "file") for page in (OUT_OF_DOMAIN, *EXTENDING))
 
 
 # --- form ---

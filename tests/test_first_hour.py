@@ -37,6 +37,7 @@ from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.errors import EngineLost, UserError
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
+from orchestrator.liveness.children import Child
 from orchestrator.models.checkpoints import download
 from orchestrator.selftest import canary, device, node
 from orchestrator.selftest.catalog import CHECKS
@@ -220,15 +221,13 @@ def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
 def engine_at_work(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     """An engine that dies, falls silent, or makes another cache; kernels that cannot be."""
 
-    def dead(seconds: float) -> bool:
-        raise EOFError
-
     asked = Settings("model", "bfloat16", "student", 62, 60, 61, 64, True, None, 1000, 4, False)
     messages = []
-    for poll in (dead, lambda seconds: False):
+    for call, silence_s in ((("die", ""), 60.0), (("sleep", 600), 0.0)):
         engine = EngineProcess(asked)
-        engine._connection = SimpleNamespace(poll=poll, close=lambda: None)  # pyright: ignore[reportAttributeAccessIssue]
-        messages.append(refused(partial(engine._receive, 0.0), EngineLost))
+        engine._child = Child("tests.liveness.obedient_child", "the SGLang engine")
+        engine._child.ask("> ")
+        messages.append(refused(partial(next, engine.generate(call, silence_s)), EngineLost))  # pyright: ignore[reportArgumentType]
     made = SimpleNamespace(scheduler_infos=[{"max_total_num_tokens": 700}])
     other: Any = SimpleNamespace(_scheduler_init_result=made, shutdown=lambda: None)
     messages.append(refused(lambda: private.check_cache(other, asked), RuntimeError))

@@ -1,11 +1,14 @@
-"""What the program writes is a promise: its bytes are pinned, so that moving code about changes
+"""Bytes of run directories and the documents of `--json` are promises: moving code about changes
 none of them.
 
-`golden_bytes.json` holds the sha256 of each output over made-up runs, which are the same on every
-machine; `python -m tests.test_golden_bytes` writes it anew. `python -m tests.test_golden_bytes
-FILE` trains a tiny sweep and writes the sha256 of all that comes of it to FILE. These differ from
-machine to machine and are never committed: make one before a change of the layout and one after it,
-and compare.
+`golden_bytes.json` holds them over made-up runs, which are the same on every machine: a sha256 of
+each kind of file in a run directory, of the table in its forms, and of each document, whose keys it
+lists. Sentences, such as the notes and the verdict below a table, may be reworded. `python -m
+tests.test_golden_bytes` writes it anew.
+
+`python -m tests.test_golden_bytes FILE` trains a tiny sweep and writes the sha256 of all its files
+and documents to FILE. These differ from machine to machine and are never committed: make one before
+a change of the layout and one after it, and compare.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import io
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,56 +39,66 @@ METHODS = {
     "sft_warmup": {"K": [4]},
 }
 
-FORMATS = ("text", "md", "tex", "csv", "json")
+PROSE = {"advice", "caption", "notes", "verdict"}  # keys of a document whose values are sentences
 
 
-def made_up(folder: Path) -> dict[str, str]:
-    """Name → sha256 of run directories and outputs over runs that no model made."""
+def made_up(folder: Path) -> dict[str, Any]:
+    """The pinned facts over runs that no model made."""
     experiment, units = fake_runs.quickstart("seeds=[0,1]")
     runs = folder / "runs"
     fake_runs.fake_models(experiment, runs)
     units = fake_runs.expand(experiment, runs)
     for position, unit in enumerate(units):
-        scores = {
-            step: [position % 5, (position + step) % 5]
-            for step in ([0] if unit.kind == "base_eval" else [20, 40])
-        }
-        fake_runs.write_run(
-            runs, experiment, unit, {} if unit.kind == "sft" else scores, steps=unit.steps
-        )
+        scores = {}
+        if unit.kind != "sft":
+            for step in [0] if unit.kind == "base_eval" else [20, 40]:
+                scores[step] = [position % 5, (position + step) % 5]
+        fake_runs.write_run(runs, experiment, unit, scores, steps=unit.steps)
+    of_kinds: dict[str, list[tuple[str, str]]] = {}
+    for path, sha256 in contents(runs).items():
+        of_kinds.setdefault(path.split("/")[1], []).append((path, sha256))
     overrides = ["evaluation.rescore=false", "seeds=[0,1]"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "cores_here", lambda: 2)  # by which the plan divides its minutes
-        return contents(runs) | outputs(folder, [str(fake_runs.QUICKSTART), *overrides])
+        texts = outputs(folder, [str(fake_runs.QUICKSTART), *overrides])
+    pinned: dict[str, Any] = {kind: digest(repr(files)) for kind, files in of_kinds.items()}
+    pinned["table.csv"] = digest(texts.pop("table.csv"))
+    for name, separator in {"table.md": "|", "compare.md": "|", "table.tex": "&"}.items():
+        lines = texts.pop(name).splitlines()
+        pinned[name] = digest("\n".join(line for line in lines if separator in line))
+    for name, text in texts.items():
+        document = json.loads(text)
+        for key in PROSE & document.keys():
+            document[key] = None
+        values = json.dumps(document, sort_keys=True)
+        pinned[name] = {"sha256": digest(values), "keys": sorted(set(keys_of(document)))}
+    return pinned
 
 
 def trained(folder: Path) -> dict[str, str]:
-    """The same over a sweep that is trained here, with figures and split roles."""
+    """Name → sha256 of a sweep that is trained here, with figures and split roles."""
     sweep = run_sweep(folder, METHODS)
-    found = contents(sweep.runs) | outputs(folder, [str(sweep.experiment)])
-    assert (
-        trb(
-            "figures", sweep.experiment, "--runs", sweep.runs, "--out", folder / "figures"
-        ).returncode
-        == 0
-    )
-    return found | {
-        f"figures/{file.name}": digest(file.read_bytes())
-        for file in sorted((folder / "figures").iterdir())
-    }
+    figures = folder / "figures"
+    drawn = trb("figures", sweep.experiment, "--runs", sweep.runs, "--out", figures)
+    assert drawn.returncode == 0
+    written = contents(sweep.runs)
+    for name, text in outputs(folder, [str(sweep.experiment)]).items():
+        written[name] = digest(text)
+    for file in sorted(figures.iterdir()):
+        written[f"figures/{file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return written
 
 
 def outputs(folder: Path, experiment: list[str]) -> dict[str, str]:
-    """Name → sha256 of what commands print about the runs in `folder`, which they are told by a
-    relative path.
-    """
-    commands = {f"table.{form}": ["table", *experiment, "--format", form] for form in FORMATS}
-    commands |= {
-        "compare.md": ["table", *experiment, "--format", "md", "--compare", "TRB,Vanilla"],
+    """Name → text that a command prints about the runs in `folder`, given by a relative path."""
+    table, compare = ["table", *experiment, "--format"], ["--compare", "TRB,Vanilla"]
+    commands = {
+        **{f"table.{form}": [*table, form] for form in ("csv", "md", "tex", "json")},
+        **{f"compare.{form}": [*table, form, *compare] for form in ("md", "json")},
         "status.json": ["status", *experiment, "--json"],
         "plan.json": ["plan", *experiment, "--json"],
     }
-    found = {}
+    texts = {}
     for name, command in commands.items():
         shown = io.StringIO()
         with (
@@ -93,26 +108,31 @@ def outputs(folder: Path, experiment: list[str]) -> dict[str, str]:
         ):
             main([*command, "--runs", "runs"])
         assert ended.value.code == 0, command
-        text = (
-            shown.getvalue()
-            .replace(str(folder), "FOLDER")
-            .replace(str(fake_runs.QUICKSTART), "QUICKSTART")
-        )
-        found[name] = digest(text.encode())
-    return found
+        texts[name] = shown.getvalue().replace(str(folder), "FOLDER")
+    return texts
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def keys_of(value: Any, path: str = "") -> Iterator[str]:
+    """`units[].done.steps` for each value of a document."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from keys_of(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner, f"{path}[]")
+    else:
+        yield path
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_outputs_over_made_up_runs_are_pinned(tmp_path: Path) -> None:
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    found = made_up(tmp_path)
-    differing = sorted(
-        name for name in golden.keys() | found.keys() if golden.get(name) != found.get(name)
-    )
-    assert not differing, "see the docstring of this file"
+    golden, found = json.loads(GOLDEN.read_text(encoding="utf-8")), made_up(tmp_path)
+    assert found.keys() == golden.keys()
+    for name, pinned in golden.items():
+        assert found[name] == pinned, f"{name}: see the docstring of this file"
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ FOR_ANALYSIS = {
 }
 USING_ANALYSIS = {"orchestrator.commands", "orchestrator.cli"}
 USING_ENGINES = {
-    "models",
     "workers",
     "selftest",
     "trial",
@@ -39,6 +38,7 @@ USING_ENGINES = {
 CONFINED = {
     "wandb": {"orchestrator.tracking.upload", "orchestrator.tracking.dashboard"},
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
+    "tensorboard": {"orchestrator.tracking.tensorboard"},
     "ray": {
         "orchestrator.sweep.cluster",
         "orchestrator.sweep.nodes",
@@ -52,12 +52,23 @@ CONFINED = {
 }
 # The palette of the paper's methods, and which of them a figure shows.
 NAMING_METHODS = {"analysis.figures.style", "analysis.figures.diagnostics"}
-HEAVY = {"torch", "ray", "transformers", "wandb", "matplotlib", "pandas", "datasets"}
+HEAVY = {
+    "torch",
+    "ray",
+    "transformers",
+    "wandb",
+    "tensorboard",
+    "matplotlib",
+    "pandas",
+    "datasets",
+}
 LIGHT = {
     "errors",
+    "user_code",
     "config",
     "rules",
     "cores",
+    "liveness",
     "records",
     "grading",
     "experiment",
@@ -75,7 +86,7 @@ LIGHT_MODULES = {
         "data.files",
         "data.sources",
     ),
-    *("models.checkpoints", "tracking.projection", "tracking.login"),
+    *("models.checkpoints", "tracking.tracker", "tracking.login"),
     *(
         "selftest.runner",
         "selftest.process",

@@ -32,7 +32,15 @@ from orchestrator.engines.interface import ModelFolder, Owner
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.spec import (
+    Behavior,
+    Fusion,
+    Mixture,
+    Student,
+    TeacherInjection,
+    Tempered,
+    TrustRegion,
+)
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.workers.engines import job_of
@@ -51,6 +59,9 @@ BEHAVIORS = (
     TrustRegion(2.0),
     TeacherInjection(3, 0.6),
     TeacherInjection(6, 1.0),
+    Mixture(0.25),
+    Fusion(0.5),
+    Fusion(1.0),
 )
 
 
@@ -144,7 +155,14 @@ def law(behavior: Behavior, log_p: Array, log_q: Array) -> Array:
                 return reference.trust_region(log_p, log_q, epsilon)
             case TeacherInjection(top_k, tau):
                 return np.log(reference.skd(np.exp(log_p), np.exp(log_q), top_k, tau))
-    return log_p
+            case Mixture(weight):
+                return np.log((1 - weight) * np.exp(log_p) + weight * np.exp(log_q))
+            case Fusion(alpha):
+                product = np.exp(log_p) ** (1 - alpha) * np.exp(log_q) ** alpha
+                return np.log(product / product.sum())
+            case Student():
+                return log_p
+    raise NotImplementedError(f"no reference for {behavior}")
 
 
 def assert_frequencies(counts: Array, probability: Array) -> None:

@@ -12,18 +12,18 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.config import Experiment
-from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.made_models import folder_of
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.models.embedded import build
+from orchestrator.models.identity import model_identity
+from orchestrator.models.made_models import folder_of
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare, worker_spec
-from orchestrator.trial.evaluation_loop import EvaluationLoop, worker_opener
+from orchestrator.trial.evaluation_loop import study_evaluator
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import inline_roles
 from orchestrator.workers.spec import Pairs, resolved
@@ -44,7 +44,7 @@ def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
         for unit in units:
             if not study.reader(unit).trained:
                 train(study, unit, pairs)
-        evaluator = EvaluationLoop(study, worker_opener(study, pairs), attempts=1)
+        evaluator = study_evaluator(study, pairs, attempts=1)
         for _ in evaluator.slices():
             prune(study)
         evaluator.close()

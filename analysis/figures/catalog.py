@@ -1,10 +1,11 @@
-"""Which figures there are. Each has a file that reads its numbers, draws them and says how to read
-the picture.
+"""Which figures there are.
+
+Each has a file that reads its numbers, draws them and says how to read the picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from analysis.figures import (
@@ -25,23 +26,14 @@ from analysis.table import build
 from orchestrator.selection.study import Study
 
 # In the order of the report.
-FIGURES: tuple[Callable[[SetupRuns], Picture], ...] = (
-    trajectories.picture,
-    cost.picture,
-    entropy.picture,
-    sweep.picture,
-    tradeoff.picture,
-    diagnostics.picture,
-    continuation.picture,
-    overview.picture,
-)
+FIGURES = (trajectories, cost, entropy, sweep, tradeoff, diagnostics, continuation, overview)
 
 
 def pictures(study: Study, width: float = WIDTH) -> Iterator[Picture]:
     """The figures of each setup, `width` inches wide, each drawn when it is asked for."""
     for data in _setups(study):
-        for picture in FIGURES:
-            yield replace(picture(data), width=width)
+        for figure in FIGURES:
+            yield replace(figure.picture(data), width=width)
 
 
 def trajectory_pictures(study: Study) -> Iterator[Picture]:

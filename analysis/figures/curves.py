@@ -1,11 +1,9 @@
-"""Run directories → the plain numbers that the figures draw. A number that is not there is left
-out, never zero.
-"""
+"""Run directories → the plain numbers that the figures draw. Missing numbers are left out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -18,8 +16,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
-# Step, or cost → one value for each seed that has it; an empty list is a step without a value,
-# where the line breaks.
+# Step, or cost → one value for each seed. An empty list is a step at which the line breaks.
 Curve = dict[float, list[float]]
 
 Z = 1.96  # of a two-sided 95 % normal interval
@@ -48,15 +45,24 @@ class ScoredSetting:
         fades = METHODS[self.method].fades if self.method in METHODS else None
         return None if fades is None else int(self.knobs[fades])
 
+    def series(self, curve: Mapping[float, list[float]]) -> Series:
+        """The line of some values by step."""
+        return Series(self.method, self.knobs, dict(sorted(curve.items())), self.from_supervised)
+
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a figure: whose it is and its values over optimizer steps, or over a cost."""
+    """A line of a figure: a method's setting and its values over optimizer steps, or a cost."""
 
     method: str
     knobs: dict[str, Any]
     curve: Curve
     from_supervised: bool = False
+
+    @property
+    def has_values(self) -> bool:
+        """Whether some step has the quantity."""
+        return any(self.curve.values())
 
     @property
     def seeds(self) -> int:
@@ -66,10 +72,10 @@ class Series:
 
 @dataclass(frozen=True)
 class SeedMean:
-    """A mean over seeds in [0, 1] and how far it may be off.
+    """A mean over seeds in [0, 1] and its uncertainty.
 
-    Of several seeds `spread` is their standard deviation (n − 1); of one seed it is None, and
-    `margin` is half of the 95 % interval over the problems, None where all problems score the same.
+    `spread` is the standard deviation (n − 1) of several seeds, and None of one seed. `margin` is
+    half of the 95 % interval over the problems, and None where all problems score the same.
     """
 
     mean: float
@@ -84,9 +90,9 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of one method: value of the knob `x` on each line, whose knobs are its key, → score,
-    None if missing.
+    """The scores of one method's grid: a line for each value of the other knobs, over the knob `x`.
 
+    `lines` maps the knobs of a line to its scores by the value of `x`, None where one is missing.
     `fixed` are the knobs that have one value. A method of a single setting has no `x`, and its
     score lies at 0.
     """
@@ -98,7 +104,7 @@ class Grid:
 
     @property
     def scored(self) -> bool:
-        return any(score is not None for line in self.lines.values() for score in line.values())
+        return any(any(line.values()) for line in self.lines.values())
 
 
 def read_settings(study: Study, setup: str) -> list[ScoredSetting]:
@@ -108,30 +114,33 @@ def read_settings(study: Study, setup: str) -> list[ScoredSetting]:
     settings = []
     for family in trials.families():
         for units in family:
+            scores: Curve = defaultdict(list)
+            for unit in units:
+                for step, score in selection.trajectory(study.reader(unit), ids).items():
+                    scores[unit.first_batch + step].append(float(score))
+            scores = dict(sorted(scores.items()))
             first = units[0]
-            settings.append(
-                ScoredSetting(
-                    first.method or "", first.knobs, tuple(units), _scores(study, units, ids)
-                )
-            )
+            settings.append(ScoredSetting(first.method or "", first.knobs, tuple(units), scores))
     return settings
 
 
 def best_settings(
     settings: Sequence[ScoredSetting], chosen: Iterable[Selected]
 ) -> dict[str, ScoredSetting]:
-    """Method → the setting its family was selected with; before that, the only one of a family that
-    has one.
+    """Method → the setting that its family was selected with.
+
+    Before a selection, only a family of a single setting has a best one.
     """
     families: dict[str, list[ScoredSetting]] = defaultdict(list)
     for setting in settings:
         families[setting.method].append(setting)
-    best = {method: family[0] for method, family in families.items() if len(family) == 1}
-    for selected in chosen:
-        for setting in families.get(selected.best.method, []):
-            if setting.knobs == selected.best.knobs:
-                best[setting.method] = setting
-    return {method: best[method] for method in families if method in best}
+    knobs = {selected.best.method: selected.best.knobs for selected in chosen}
+    best = {}
+    for method, family in families.items():
+        for setting in family:
+            if setting.knobs == knobs.get(method) or len(family) == 1:
+                best[method] = setting
+    return best
 
 
 def score_series(setting: ScoredSetting, untrained: float | None) -> Series:
@@ -139,42 +148,32 @@ def score_series(setting: ScoredSetting, untrained: float | None) -> Series:
     curve = dict(setting.scores)
     if curve and untrained is not None and not setting.from_supervised:
         curve.setdefault(0, [untrained])
-    return Series(
-        setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised
-    )
+    return setting.series(curve)
 
 
 def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> dict[str, Series]:
     """Columns of `metrics.jsonl` over steps; a column that no row has is left out."""
-    curves: dict[str, dict[int, list[float]]] = {key: defaultdict(list) for key in keys}
+    curves: dict[str, Curve] = {key: defaultdict(list) for key in keys}
     for unit in setting.units:
         for row in study.reader(unit).metrics():
             for key in keys:
-                # A step without the quantity stays in the curve with an empty list: the line breaks
-                # there.
+                # A step without the quantity keeps an empty list, at which the line breaks.
                 value = row.get(key)
                 curves[key][unit.first_batch + row["step"]] += [] if value is None else [value]
-    return {
-        key: Series(
-            setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised
-        )
-        for key, curve in curves.items()
-        if any(curve.values())
-    }
+    return {key: setting.series(curve) for key, curve in curves.items() if any(curve.values())}
 
 
 def best_over_training(candidates: Iterable[Candidate], knobs: dict[str, Any]) -> SeedMean | None:
-    """The highest mean pass@1 of one setting over the checkpoints of its family that selection
-    takes.
-    """
-    of_setting = [candidate for candidate in candidates if candidate.knobs == knobs]
-    best = max(of_setting, key=lambda candidate: candidate.mean, default=None)
+    """The highest mean pass@1 of one setting over the checkpoints that selection may take."""
+    best = None
+    for candidate in candidates:
+        if candidate.knobs == knobs and (best is None or candidate.mean > best.mean):
+            best = candidate
     return best and SeedMean(float(best.mean), best.spread, problem_margin(best))
 
 
 def problem_margin(checkpoint: Candidate) -> float | None:
-    """Half of the 95 % interval of a checkpoint's mean score over the problems, for the seeds that
-    were run.
+    """Half of a checkpoint's 95 % interval over the problems, for the seeds that were run.
 
     It is normal: 1.96 times √(Σ s²/P) ÷ benchmarks, where s is the standard deviation of the P
     problems' scores. Samples need no term of their own (see `uncertainty`). None where all problems
@@ -195,23 +194,15 @@ def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidat
     values: dict[str, list[Any]] = {}  # of each knob, ascending
     for knob in settings[0].knobs:
         values[knob] = sorted({setting.knobs[knob] for setting in settings})
-    varied = [knob for knob in values if len(values[knob]) > 1]
-    # The axis is the knob that the method's row names for it; where that has one value, the knob
-    # with most of them.
-    longest = max(varied, key=lambda knob: len(values[knob]), default=None)
-    axis = METHODS[method].axis if method in METHODS else None
-    x = axis if axis in varied else longest
+    fixed = {knob: own[0] for knob, own in values.items() if len(own) == 1}
+    varied = [knob for knob in values if knob not in fixed]
+    # The method's row names the knob of its axis. Where that knob has one value, the knob with the
+    # most values takes its place.
+    x = METHODS[method].axis if method in METHODS else None
+    if x not in varied:
+        x = max(varied, key=lambda knob: len(values[knob]), default=None)
     lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]] = defaultdict(dict)
     for setting in sorted(settings, key=lambda setting: [setting.knobs[knob] for knob in values]):
         key = tuple((knob, setting.knobs[knob]) for knob in varied if knob != x)
         lines[key][setting.knobs[x] if x else 0] = best_over_training(candidates, setting.knobs)
-    fixed = {knob: own[0] for knob, own in values.items() if len(own) == 1}
     return Grid(method, x, fixed, dict(lines))
-
-
-def _scores(study: Study, group: list[Unit], evaluation_ids: list[str]) -> Curve:
-    curve: Curve = defaultdict(list)
-    for unit in group:
-        for step, score in selection.trajectory(study.reader(unit), evaluation_ids).items():
-            curve[unit.first_batch + step].append(float(score))
-    return dict(sorted(curve.items()))

@@ -9,29 +9,15 @@ from math import ceil
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import curves
+from analysis.figures import curves, panels, style
 from analysis.figures.curves import Series
 from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
-from analysis.figures.style import (
-    NARROW,
-    WIDTH,
-    WINDOW,
-    is_long,
-    lettered,
-    new_figure,
-    plot_series,
-    set_title,
-    setting_label,
-    shared_legend,
-    styled,
-    whole_steps,
-)
 from orchestrator.records.columns import COLUMNS, Column, Steps
 
-# Of SKD the diagnostics show the replaced tokens alone: its law is another one, and so are its
-# numbers.
+# SKD samples by another law, so its other numbers would not compare with the trust region's.
 INJECTION = "skd"
 CAPTION = Caption(
+    "diagnostics",
     "What the steps logged",
     "small line charts over optimizer steps, one for each logged quantity",
     "Logged quantities of vanilla, of the best trust-region setting and of the best SKD setting. A line ends where "
@@ -46,91 +32,71 @@ BEHAVIOR = [
 ]
 TRAINING = [key for key in PANELS if key not in BEHAVIOR]
 REPLACED = "replaced"  # of SKD, which injects at every step: its panel has the axis of all steps
-STEP, BLENDED_STEP = "optimizer step", "blended step"
 
 
-@styled()
-def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = WIDTH) -> Figure:
-    """A panel for each column of PANELS that some run has, what the behavior logs above what
-    training sees.
+@style.styled()
+def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = style.WIDTH) -> Figure:
+    """A panel for each column of PANELS that some run has, the behavior's above those of training.
 
     The quantities of blended steps have one axis of steps, and all others have one of all steps.
     """
-    across = 3 if width >= NARROW else 2
-    filled = {name for name, lines in columns.items() if any(_has_values(line) for line in lines)}
-    groups = [[name for name in names if name in filled] for names in (BEHAVIOR, TRAINING)]
+    across = 3 if width >= style.NARROW else 2
+    groups: list[list[str]] = [[], []]
+    smoothed = False
+    for name in PANELS:
+        lines = columns.get(name, ())
+        if any(line.has_values for line in lines):
+            groups[name in TRAINING].append(name)
+            smoothed = smoothed or any(map(panels.is_long, lines))
     heights = [ceil(len(group) / across) for group in groups]
-    figure = new_figure(width, 1.0 + 1.6 * max(1, sum(heights)))
+    figure = style.new_figure(width, 1.0 + 1.6 * max(1, sum(heights)))
     places = list(figure.subplots(max(1, sum(heights)), across, squeeze=False).flat)
     # Each group begins a row of its own, so the last row of the first one may have places left.
-    panels = dict(zip(groups[0], places, strict=False))
-    panels |= zip(groups[1], places[across * heights[0] :], strict=False)
-    order: dict[
-        str, int
-    ] = {}  # method → which of the look's variants its lines have, the same in all panels
-    for name in panels:
-        order |= {line.method: index for index, line in enumerate(columns[name])}
-    for name, axes in panels.items():
-        for line in columns[name]:
-            plot_series(axes, line, setting_label(line), PANELS[name].factor, order[line.method])
+    shown = dict(zip(groups[0], places, strict=False))
+    shown |= zip(groups[1], places[across * heights[0] :], strict=False)
+    for axes in places:
+        axes.set_axis_off()
+    for name, axes in shown.items():
+        axes.set_axis_on()
+        panels.plot_all(axes, columns[name], PANELS[name].factor)
         axes.set_title(PANELS[name].figure, fontsize=8)
         axes.ticklabel_format(axis="y", useOffset=False)
-    for axes in places:
-        if axes not in panels.values():
-            axes.set_axis_off()
     for group in groups:
-        _share_steps(group, panels, across)
-    lettered(list(panels.values()))
-    set_title(figure, title)
-    smoothed = any(is_long(line) for name in panels for line in columns[name])
-    shared_legend(
-        figure, panels.values(), f"Thick lines: {WINDOW}-step means." if smoothed else None
-    )
+        _share_steps(group, shown, across)
+    panels.lettered(list(shown.values()))
+    panels.set_title(figure, title)
+    note = f"Thick lines: {panels.WINDOW}-step means." if smoothed else None
+    panels.shared_legend(figure, shown.values(), note)
     return figure
 
 
-def _has_values(line: Series) -> bool:
-    """Whether some step of a run has the quantity."""
-    return any(line.curve.values())
-
-
-def _share_steps(group: Sequence[str], panels: Mapping[str, Axes], across: int) -> None:
-    """One range for the panels of a kind; an axis of steps has its name in the last row of a group."""
-    for blended in (True, False):
-        alike = [name for name in group if (name in BEHAVIOR and name != REPLACED) is blended]
-        for name in alike[1:]:
-            panels[name].sharex(panels[alike[0]])
-        for name in alike:
-            whole_steps(panels[name])
-            if name in group[-across:]:
-                panels[name].set_xlabel(BLENDED_STEP if blended else STEP, fontsize=8)
+def _share_steps(group: Sequence[str], shown: Mapping[str, Axes], across: int) -> None:
+    """One range for the panels of a kind; the last row of a group names its axis of steps."""
+    first: dict[str, Axes] = {}
+    for name in group:
+        blended = name in BEHAVIOR and name != REPLACED
+        label = "blended step" if blended else "optimizer step"
+        axes = shown[name]
+        if label in first:
+            axes.sharex(first[label])
+        first.setdefault(label, axes)
+        panels.whole_steps(axes)
+        if name in group[-across:]:
+            axes.set_xlabel(label, fontsize=8)
 
 
 def picture(data: SetupRuns) -> Picture:
     """Draw the diagnostics of vanilla, the best trust-region setting and the best SKD setting."""
-    name = f"diagnostics-{data.name}"
-    rows = [
-        curves.metric_series(data.study, setting, list(PANELS))
-        for setting in data.best_of(COMPARED)
-    ]
-    rows += [
-        curves.metric_series(data.study, setting, [REPLACED])
-        for setting in data.best_of([INJECTION])
-    ]
-    if not any(rows):
-        return Picture(
-            name,
-            CAPTION,
-            missing="no step of vanilla, skd or the chosen trust_region run has been logged yet",
-        )
     columns: dict[str, list[Series]] = {key: [] for key in PANELS}
-    for row in rows:
-        for key, line in row.items():
+    seeds = 0
+    for setting in data.best_of([*COMPARED, INJECTION]):
+        keys = [REPLACED] if setting.method == INJECTION else list(PANELS)
+        for key, line in curves.metric_series(data.study, setting, keys).items():
             columns[key].append(line)
-    seeds = max(line.seeds for row in rows for line in row.values())
-    basis = (
-        f"Means over {seeds} seeds with bands of ±1 standard deviation."
-        if seeds > 1
-        else "One seed each."
-    )
-    return Picture(name, CAPTION, partial(draw, columns, data.title), basis=basis)
+            seeds = max(seeds, line.seeds)
+    if not seeds:
+        missing = "no step of vanilla, skd or the chosen trust_region run has been logged yet"
+        return Picture(CAPTION, data.name, missing=missing)
+    bands = f"Means over {seeds} seeds with bands of ±1 standard deviation."
+    basis = bands if seeds > 1 else "One seed each."
+    return Picture(CAPTION, data.name, partial(draw, columns, data.title), basis)

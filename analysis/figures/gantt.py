@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from analysis.figures import panels, style
 from analysis.figures.picture import Caption, Picture
-from analysis.figures.style import (
-    BLACK,
-    BLUE,
-    GRAY,
-    GREEN,
-    NARROW,
-    ORANGE,
-    VERMILLION,
-    WIDTH,
-    legend_columns,
-    new_figure,
-    set_title,
-    styled,
-)
-from orchestrator.monitor.timeline import RESCORE, Piece, attempts, pieces
+from orchestrator.records.clock import RESCORE, Piece, attempts, pieces
 from orchestrator.records.columns import EVALUATE, START, TRAIN
 from orchestrator.selection.study import Study
 
 CAPTION = Caption(
+    "gantt",
     "Who worked when",
     "Gantt chart: a row for each GPU or process, bars for training, evaluations and start-up over time",
     "Each bar is work without a pause at one unit: steps of training, a slice of an evaluation, the start of a role. "
@@ -42,48 +29,44 @@ CAPTION = Caption(
     "processes are gaps.",
 )
 LOST = "lost"
-COLORS = {START: GRAY, TRAIN: BLUE, LOST: VERMILLION, EVALUATE: ORANGE, RESCORE: GREEN}
-TITLES = {
-    START: "start-up",
-    TRAIN: "training",
-    LOST: "training that was taken again",
-    EVALUATE: "evaluation",
-    RESCORE: "fresh samples",
+KINDS = {
+    START: ("start-up", style.GRAY),
+    TRAIN: ("training", style.BLUE),
+    LOST: ("training that was taken again", style.VERMILLION),
+    EVALUATE: ("evaluation", style.ORANGE),
+    RESCORE: ("fresh samples", style.GREEN),
 }
 ENDED = "attempt that died or was stopped"
 
-ROW, LEAST_ROW, HIGHEST = (
-    0.26,
-    0.11,
-    7.0,
-)  # inches: of a row, of a row with a name of its own, of all rows at most
+ROW, HIGHEST = 0.26, 7.0  # inches: of a row, of all rows at most
+NAME = 0.12  # inches that the name of a row takes
 BESIDE = 1.5  # inches: title, axis and legend
-THINNEST = (
-    1500  # bars and pauses that are shorter than such a part of the whole run into their neighbours
-)
-HOURS = (
-    (48.0, 24.0, "days"),
-    (2.0, 1.0, "hours"),
-    (0.0, 1 / 60, "minutes"),
-)  # from how many on, size, name
+THINNEST = 1500  # a bar or pause is thin if it is shorter than such a part of the whole
+HOURS = ((48.0, 24.0, "days"), (2.0, 1.0, "hours"), (0.0, 1 / 60, "minutes"))  # from, size, name
 
 Place = tuple[str, str]  # machine and GPU or process, as they are shown
+Worker = tuple[str, str, int]  # machine, GPU, and process if it has no GPU
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Work from `start` to `end`, in seconds since the first; `kind` is a key of COLORS."""
+    """Work from `start` to `end`, in seconds since the first; `kind` is a key of KINDS."""
 
     row: int
     kind: str
     start: float
     end: float
 
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
 
 @dataclass(frozen=True)
 class Chart:
-    """Rows from the top by machine and name, their bars, and (row, seconds) at which an attempt
-    ended too early.
+    """Rows from the top by machine and name, and their bars.
+
+    `ended` has the row and the second of each attempt that ended too early.
     """
 
     rows: tuple[Place, ...]
@@ -93,20 +76,11 @@ class Chart:
 
 def picture(study: Study) -> Picture:
     """All setups together, since they share GPUs."""
-    name = f"gantt-{study.experiment.name}"
-    chart = read_chart(study)
+    name, chart = study.experiment.name, read_chart(study)
     if not chart.bars:
-        return Picture(name, CAPTION, missing="nothing was clocked yet")
-    lines = []
-    if _row_height(len(chart.rows)) < LEAST_ROW:
-        lines.append(
-            f"The {len(chart.rows)} rows are too thin for names and are grouped by machine."
-        )
-    if chart.ended:
-        lines.append(f"Attempts that died or were stopped: {len(chart.ended)}.")
-    return Picture(
-        name, CAPTION, partial(draw, chart, study.experiment.name), basis=" ".join(lines)
-    )
+        return Picture(CAPTION, name, missing="nothing was clocked yet")
+    basis = f"Attempts that died or were stopped: {len(chart.ended)}." if chart.ended else ""
+    return Picture(CAPTION, name, partial(draw, chart, name), basis)
 
 
 # --- numbers ---
@@ -123,154 +97,108 @@ def read_chart(study: Study) -> Chart:
         for attempt in attempts(run, done):
             if not attempt.complete and attempt.where is not None:
                 ends.append((attempt.where, attempt.end))
-    if not work:
-        return Chart((), (), ())
-    first = min(piece.start for piece in work)
-    row_of, rows = _rows(work)
+    first = min((piece.start for piece in work), default=0.0)
+    places = _places(work)
+    rows = sorted(set(places.values()), key=lambda place: (place[0], len(place[1]), place[1]))
     bars = []
     for piece in work:
-        kind = LOST if piece.lost else piece.kind
-        bars.append(Bar(row_of(piece), kind, piece.start - first, piece.end - first))
-    ended = sorted((row_of(piece), end - first) for piece, end in ends)
-    return Chart(rows, tuple(_thinned(bars)), tuple(ended))
+        row, kind = rows.index(places[_worker(piece)]), LOST if piece.lost else piece.kind
+        bars.append(Bar(row, kind, piece.start - first, piece.end - first))
+    ended = sorted((rows.index(places[_worker(piece)]), end - first) for piece, end in ends)
+    return Chart(tuple(rows), tuple(_thinned(bars)), tuple(ended))
 
 
-def _rows(work: Sequence[Piece]) -> tuple[Callable[[Piece], int], tuple[Place, ...]]:
-    """Which row a piece stands in, and the rows: GPUs; on machines without, as many as processes
-    ran side by side.
+def _places(work: Sequence[Piece]) -> dict[Worker, Place]:
+    """The row of each worker: its GPU.
+
+    A machine without GPUs has as many rows as processes ran side by side: a process takes the row
+    of one that has ended.
     """
-    spans: dict[tuple[str, str, int], list[float]] = {}
+    spans: dict[Worker, tuple[float, float]] = {}
     for piece in work:
-        start, end = spans.setdefault(_doer(piece), [piece.start, piece.end])
-        spans[_doer(piece)] = [min(start, piece.start), max(end, piece.end)]
-    place_of: dict[tuple[str, str, int], Place] = {}
+        start, end = spans.get(_worker(piece), (piece.start, piece.end))
+        spans[_worker(piece)] = min(start, piece.start), max(end, piece.end)
+    places: dict[Worker, Place] = {}
     busy_until: dict[str, list[float]] = defaultdict(list)
-    for doer, (start, end) in sorted(spans.items(), key=lambda item: (item[1], item[0])):
-        host, gpu, _ = doer
+    for (host, gpu, process), (start, end) in sorted(spans.items(), key=lambda item: item[::-1]):
         if gpu:
-            place_of[doer] = host, f"GPU {gpu}"
+            places[host, gpu, process] = host, f"GPU {gpu}"
             continue
         until = busy_until[host]
-        free = next((row for row, busy in enumerate(until) if busy <= start), len(until))
-        until[free:] = [end, *until[free + 1 :]]
-        place_of[doer] = host, f"process {free + 1}"
-    rows = sorted(set(place_of.values()), key=lambda place: (place[0], len(place[1]), place[1]))
-    number = {place: row for row, place in enumerate(rows)}
-    return lambda piece: number[place_of[_doer(piece)]], tuple(rows)
+        row = next((row for row, busy in enumerate(until) if busy <= start), len(until))
+        until[row : row + 1] = [end]
+        places[host, gpu, process] = host, f"process {row + 1}"
+    return places
 
 
-def _doer(piece: Piece) -> tuple[str, str, int]:
-    """Machine, GPU and process; of a GPU it does not matter which process used it."""
+def _worker(piece: Piece) -> Worker:
+    """Where a piece was worked at; all processes of a GPU are one worker."""
     return piece.host or "", piece.gpu or "", 0 if piece.gpu else piece.process or 0
 
 
 def _thinned(bars: Sequence[Bar]) -> list[Bar]:
-    """Bars in the order of rows and time; those too thin to be seen run into a neighbour of their
-    kind.
+    """Bars in the order of rows and time, thin ones joined to a neighbour of their kind.
+
+    A sweep of the paper's size has some hundred thousand bars. Joining those that nobody could see
+    bounds the bytes of the page.
     """
-    thin = max(bar.end for bar in bars) / THINNEST
-    found: list[Bar] = []
+    thin = max((bar.end for bar in bars), default=0.0) / THINNEST
+    joined: list[Bar] = []
     for bar in sorted(bars, key=lambda bar: (bar.row, bar.kind, bar.start, bar.end)):
-        last = found[-1] if found else None
-        same = last is not None and (last.row, last.kind) == (bar.row, bar.kind)
+        last = joined[-1] if joined else None
         if (
             last is not None
-            and same
+            and (last.row, last.kind) == (bar.row, bar.kind)
             and bar.start - last.end < thin
-            and min(_length(bar), _length(last)) < thin
+            and min(bar.seconds, last.seconds) < thin
         ):
-            found[-1] = Bar(bar.row, bar.kind, last.start, max(last.end, bar.end))
+            joined[-1] = Bar(bar.row, bar.kind, last.start, max(last.end, bar.end))
         else:
-            found.append(bar)
-    return found
-
-
-def _length(bar: Bar) -> float:
-    return bar.end - bar.start
+            joined.append(bar)
+    return joined
 
 
 # --- drawing ---
 
 
-@styled()
-def draw(chart: Chart, title: str, width: float = WIDTH) -> Figure:
+@style.styled()
+def draw(chart: Chart, title: str, width: float = style.WIDTH) -> Figure:
     """The chart, over the time since the first work; at least one bar."""
-    height = _row_height(len(chart.rows))
-    figure = new_figure(width, BESIDE + max(0.6, height * len(chart.rows)))
+    height = min(ROW, HIGHEST / len(chart.rows))
+    figure = style.new_figure(width, BESIDE + max(0.6, height * len(chart.rows)))
     axes = figure.subplots()
     whole = max(bar.end for bar in chart.bars)
-    size, unit = next((hour * 3600, name) for most, hour, name in HOURS if whole / 3600 >= most)
+    size, unit = next((hours * 3600, name) for most, hours, name in HOURS if whole / 3600 >= most)
     edge = 0.4 if len(chart.bars) <= THINNEST // 2 else 0.0
-    shown = [kind for kind in COLORS if any(bar.kind == kind for bar in chart.bars)]
-    for kind in shown:
-        corners = [_corners(bar, size) for bar in chart.bars if bar.kind == kind]
-        look: dict[str, Any] = {
-            "facecolor": COLORS[kind],
-            "edgecolor": "white",
-            "linewidth": edge,
-            "zorder": 2,
-        }
-        axes.add_collection(PolyCollection(corners, **look))
+    handles: list[Any] = []
+    for kind, (name, color) in KINDS.items():
+        spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for bar in chart.bars:
+            if bar.kind == kind:
+                spans[bar.row].append((bar.start / size, bar.seconds / size))
+        fill: dict[str, Any] = {"facecolor": color, "edgecolor": "white", "linewidth": edge}
+        for row, own in spans.items():
+            axes.broken_barh(own, (row - 0.42, 0.84), zorder=2, **fill)
+        if spans:
+            handles.append(Patch(facecolor=color, label=name))
+    cross: dict[str, Any] = {"color": "none", "marker": "x", "markeredgecolor": style.BLACK}
+    for row, end in chart.ended:
+        at = {"markersize": min(6.0, 50 * height), "markeredgewidth": 1.2, "zorder": 3}
+        axes.plot(end / size, row, clip_on=False, **cross, **at)
+    if chart.ended:
+        handles.append(Line2D([], [], label=ENDED, **cross))
     axes.set_xlim(0, max(whole / size, 1e-9))
     axes.set_ylim(len(chart.rows) - 0.4, -0.6)
-    if chart.ended:
-        rows, moments = zip(*chart.ended, strict=True)
-        marks: dict[str, Any] = {
-            "color": BLACK,
-            "markeredgecolor": BLACK,
-            "markeredgewidth": 1.2,
-            "clip_on": False,
-        }
-        axes.plot(
-            [at / size for at in moments],
-            rows,
-            "x",
-            markersize=min(6.0, 50 * height),
-            zorder=3,
-            **marks,
-        )
-    _name_rows(axes, chart.rows, height, width)
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"{unit} since the first work")
-    set_title(axes, title)
-    handles: list[Any] = [Patch(facecolor=COLORS[kind], label=TITLES[kind]) for kind in shown]
-    if chart.ended:
-        handles.append(Line2D([], [], color="none", marker="x", markeredgecolor=BLACK, label=ENDED))
-    columns = legend_columns([str(handle.get_label()) for handle in handles], width)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-    return figure
-
-
-def _row_height(rows: int) -> float:
-    """Inches of a row."""
-    return min(ROW, HIGHEST / rows)
-
-
-def _corners(bar: Bar, size: float) -> list[tuple[float, float]]:
-    left, right, top, bottom = bar.start / size, bar.end / size, bar.row - 0.42, bar.row + 0.42
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
-
-
-def _name_rows(axes: Axes, rows: Sequence[Place], height: float, width: float) -> None:
-    """Each row by its name, with its machine where there are several; thin rows by their machine
-    alone.
-    """
-    hosts = Counter(host for host, _ in rows)
-    if height >= LEAST_ROW:
-        several = len(hosts) > 1
-        axes.set_yticks(
-            range(len(rows)), [f"{host} {name}" if several else name for host, name in rows]
-        )
-    else:
-        middles, begin = [], 0
-        for count in hosts.values():
-            middles.append(begin + (count - 1) / 2)
-            begin += count
-            axes.axhline(begin - 0.5, color=GRAY, linewidth=0.5)
-        axes.set_yticks(
-            middles, [f"{host or 'machine'} ({count})" for host, count in hosts.items()]
-        )
+    several = len({host for host, _ in chart.rows}) > 1
+    names = [f"{host} {name}" if several else name for host, name in chart.rows]
+    # Rows that are thinner than a name leave out the names between.
+    named = range(0, len(names), ceil(NAME / height))
+    axes.set_yticks(named, [names[row] for row in named])
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
-        if width < NARROW:
-            label.set_fontsize(6)
+        label.set_fontsize(8 if width >= style.NARROW else 6)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(f"{unit} since the first work")
+    panels.set_title(axes, title)
+    panels.legend_below(figure, handles)
+    return figure

@@ -1,5 +1,6 @@
-"""The trust region at one real prefix (paper, Figure 1): the path from student to teacher, ended by
-the budget.
+"""The trust region at one real prefix (paper, Figure 1).
+
+A path leads from student to teacher, and the budget ends it.
 """
 
 from __future__ import annotations
@@ -8,26 +9,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures import panels, style
 from analysis.figures.picture import NOT_PROBED, Caption, Picture, SetupRuns
-from analysis.figures.style import (
-    EPSILON,
-    GRAY,
-    NARROW,
-    STUDENT,
-    TEACHER,
-    WIDTH,
-    lettered,
-    new_figure,
-    set_title,
-    styled,
-)
 from analysis.probe import gains
 
 CAPTION = Caption(
+    "overview",
     "The trust region at one prefix",
     "line chart of KL over the blending weight, beside bars of next-token probabilities of student, blend, teacher",
     "Left: how far a blend moves from the student as its weight β grows, and where each budget ε stops it. Right: "
@@ -42,141 +34,112 @@ LOWEST = 0.01  # nats; stands for the lowest budget where none is positive
 VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 KL = r"KL($\mu_\beta\,\Vert\,\pi_S$) (nats)"
 
+Solutions = list[tuple[Mapping[str, Any], Any]]  # each with its colour
 
-@styled()
-def draw(example: Mapping[str, Any], title: str, width: float = WIDTH) -> Figure:
-    """Left: KL(μ_β‖p) along the path p^(1−β) q^β, with each budget ε and its β*. Right: p, μ and q
-    of the top tokens.
 
-    In a narrow figure they stand one above the other.
+@style.styled()
+def draw(example: Mapping[str, Any], title: str, width: float = style.WIDTH) -> Figure:
+    """KL(μ_β‖p) along the path p^(1−β) q^β with each budget ε and its β*, beside the top tokens.
+
+    In a narrow figure the two panels stand one above the other.
 
     `example` has `tokens` (texts), `p` and `q` (probabilities of those tokens), `solutions`
     (`epsilon`, `beta`, `kl` in nats, `mu`) and `path` (pairs of β and KL in nats); its `prefix`, a
-    text, may be there. Of many budgets the right panel shows three.
+    text, may be there. Of many budgets the panel of tokens shows three.
     """
-    if width >= NARROW:
-        figure = new_figure(width, 3.4)
+    if width >= style.NARROW:
+        figure = style.new_figure(width, 3.4)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
     else:
-        figure = new_figure(width, 6.0)
+        figure = style.new_figure(width, 6.0)
         left, right = figure.subplots(2, 1)
-    solutions = sorted(example["solutions"], key=lambda solution: solution["epsilon"])
-    colors = [
-        colormaps["Blues"](0.35 + 0.6 * (i + 1) / len(solutions)) for i in range(len(solutions))
-    ]
-    _draw_path(left, example["path"], solutions, colors)
-    _draw_tokens(right, example, [(solutions[i], colors[i]) for i in _spread(len(solutions))])
-    lettered([left, right])
-    set_title(figure, title)
+    ordered = sorted(example["solutions"], key=lambda solution: solution["epsilon"])
+    solutions: Solutions = []
+    for number, solution in enumerate(ordered, 1):
+        solutions.append((solution, colormaps["Blues"](0.35 + 0.6 * number / len(ordered))))
+    _draw_path(left, example["path"], solutions)
+    few = min(SHOWN_SOLUTIONS, len(solutions))
+    spread = np.linspace(0, len(solutions) - 1, few).round().astype(int)
+    _draw_tokens(right, example, [solutions[index] for index in spread])
+    panels.lettered([left, right])
+    panels.set_title(figure, title)
     return figure
 
 
-def _draw_path(
-    axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[Any], colors: Sequence[Any]
-) -> None:
-    """Budgets span decades, so the axis is logarithmic; the student itself, β = 0, lies at minus
-    infinity.
-    """
-    floor = (
-        min(
-            [solution["epsilon"] for solution in solutions if solution["epsilon"] > 0],
-            default=LOWEST,
-        )
-        / 5
-    )
-    # The solutions are points of the path too: with them the line runs through their markers.
-    points = [*path, *((solution["beta"], solution["kl"]) for solution in solutions)]
-    drawn = sorted((beta, kl) for beta, kl in points if kl > 0)
-    axes.plot([beta for beta, _ in drawn], [kl for _, kl in drawn], color=GRAY, zorder=2)
-    for solution, color in zip(solutions, colors, strict=True):
-        epsilon, beta, kl = (solution[name] for name in ("epsilon", "beta", "kl"))
+def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Solutions) -> None:
+    """Budgets span decades, so the axis is logarithmic; β = 0, the student, has no place on it."""
+    budgets = [solution["epsilon"] for solution, _ in solutions]
+    floor = min(filter(None, budgets), default=LOWEST) / 5
+    points = list(map(tuple, path))
+    for solution, color in solutions:
+        epsilon, beta, kl = solution["epsilon"], solution["beta"], solution["kl"]
+        # The solutions are points of the path too: with them the line runs through their markers.
+        points.append((beta, kl))
         if epsilon > 0 and kl > 0:
             axes.axhspan(floor, epsilon, color=color, alpha=0.10, linewidth=0)
             axes.axhline(epsilon, color=color, linewidth=0.8, linestyle="--")
-            label = rf"{EPSILON}={epsilon:g}: $\beta^*$={beta:.2g}"
-            axes.plot(
-                [beta],
-                [kl],
-                color=color,
-                marker="o",
-                markersize=6,
-                linestyle="none",
-                label=label,
-                zorder=3,
-            )
+            label = rf"{style.EPSILON}={epsilon:g}: $\beta^*$={beta:.2g}"
+            axes.plot(beta, kl, "o", color=color, markersize=6, label=label, zorder=3)
+    betas, kls = np.array(sorted(points)).T
+    axes.plot(betas[kls > 0], kls[kls > 0], color=style.GRAY, zorder=2)
     axes.set(xlabel=r"$\beta$   (0: student, 1: teacher)", ylabel=KL, xlim=(0, 1.02), yscale="log")
     axes.set_ylim(bottom=floor)
-    axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.18),
-        ncols=2,
-        columnspacing=0.8,
-        handletextpad=0.2,
-    )
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 2}
+    axes.legend(**place, columnspacing=0.8, handletextpad=0.2)
 
 
-def _draw_tokens(
-    axes: Axes, example: Mapping[str, Any], solutions: Sequence[tuple[Any, Any]]
-) -> None:
-    laws = [
-        (r"student $\pi_S$", example["p"], STUDENT),
-        *((rf"$\mu^*$ at {EPSILON}={s['epsilon']:g}", s["mu"], color) for s, color in solutions),
-        (r"teacher $\pi_T$", example["q"], TEACHER),
-    ]
-    width = 0.84 / len(laws)
-    for index, (label, values, color) in enumerate(laws):
-        places = [place + width * (index - (len(laws) - 1) / 2) for place in range(len(values))]
-        axes.bar(places, values, width, color=color, label=label)
+def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Solutions) -> None:
+    laws = [(r"student $\pi_S$", example["p"], style.STUDENT)]
+    for solution, color in solutions:
+        label = rf"$\mu^*$ at {style.EPSILON}={solution['epsilon']:g}"
+        laws.append((label, solution["mu"], color))
+    laws.append((r"teacher $\pi_T$", example["q"], style.TEACHER))
+    for index, (label, law, color) in enumerate(laws):
+        heights = dict(enumerate(law))
+        panels.grouped_bars(axes, index, len(laws), heights, 0.84, color=color, label=label)
     axes.set_xticks(range(len(example["tokens"])))
-    shown = [token_text(token) for token in example["tokens"]]
-    slanted = (
-        {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-        if max(map(len, shown)) > 3
-        else {}
-    )
-    for text in axes.set_xticklabels(shown, family="monospace", **slanted):
-        text.set_parse_math(False)
+    tokens = list(map(token_text, example["tokens"]))
+    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    turn = slanted if max(map(len, tokens)) > 3 else {}
+    for label in axes.set_xticklabels(tokens, family="monospace", **turn):
+        label.set_parse_math(False)
     axes.grid(visible=False, axis="x")
-    axes.set_xlabel(
-        _after(example["prefix"]) if "prefix" in example else "next token", parse_math=False
-    )
+    after = _after(example["prefix"]) if "prefix" in example else "next token"
+    axes.set_xlabel(after, parse_math=False)
     axes.set_ylabel("probability")
     axes.legend(loc="upper right")
 
 
 def token_text(token: str) -> str:
-    """A token on one line with its white space visible; letters that the figures' font may lack as
-    escapes.
+    """A token on one line with its white space visible.
+
+    Letters that the figures' font may lack are escapes.
     """
-    shown = "".join(
-        VISIBLE.get(char, char if _has_glyph(char) else f"\\u{ord(char):04x}") for char in token
-    )
+    shown = ""
+    for char in token:
+        shown += VISIBLE.get(char, char if _has_glyph(char) else f"\\u{ord(char):04x}")
     return shown if len(shown) <= TOKEN_LETTERS else shown[: TOKEN_LETTERS - 1] + "…"
 
 
 def _after(prefix: str) -> str:
-    """Names the axis of next tokens by the last letters of the prefix, on one line."""
+    """Name the axis of next tokens by the last letters of the prefix, on one line."""
     text = "".join(char if _has_glyph(char) else "·" for char in " ".join(prefix.split()))
-    return f"next token after “{text if len(text) <= PREFIX_LETTERS else '…' + text[1 - PREFIX_LETTERS :]}”"
+    if len(text) > PREFIX_LETTERS:
+        text = "…" + text[1 - PREFIX_LETTERS :]
+    return f"next token after “{text}”"
 
 
 def _has_glyph(char: str) -> bool:
-    """Latin, Greek and Cyrillic letters and mathematical signs are in DejaVu, the font that
-    matplotlib ships.
+    """Whether DejaVu, the font that matplotlib ships, has a sign for a character.
+
+    It has Latin, Greek and Cyrillic letters and mathematical signs.
     """
     return char.isprintable() and (ord(char) < 0x530 or 0x2190 <= ord(char) < 0x22A0)
 
 
-def _spread(count: int) -> list[int]:
-    """Indices of at most SHOWN_SOLUTIONS of `count`, from first to last."""
-    if count <= SHOWN_SOLUTIONS:
-        return list(range(count))
-    return [round(i * (count - 1) / (SHOWN_SOLUTIONS - 1)) for i in range(SHOWN_SOLUTIONS)]
-
-
 def picture(data: SetupRuns) -> Picture:
     """One prefix of the continuation probe of a setup, with its trust regions."""
-    name, example = f"overview-{data.name}", gains.example(data.study, data.name)
+    example = gains.example(data.study, data.name)
     if not example:
-        return Picture(name, CAPTION, missing=NOT_PROBED)
-    return Picture(name, CAPTION, partial(draw, example, data.title))
+        return Picture(CAPTION, data.name, missing=NOT_PROBED)
+    return Picture(CAPTION, data.name, partial(draw, example, data.title))

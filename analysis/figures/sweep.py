@@ -4,52 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import ceil, nan
+from math import ceil, isnan, nan
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import curves
-from analysis.figures.curves import Grid, SeedMean
+from analysis.figures import curves, panels, style
+from analysis.figures.curves import Grid, ScoredSetting, SeedMean
 from analysis.figures.picture import Caption, Picture, SetupRuns
-from analysis.figures.style import (
-    MARGIN,
-    SPREAD,
-    WIDTH,
-    knob_symbol,
-    knob_text,
-    lettered,
-    look,
-    new_figure,
-    set_title,
-    setting_text,
-    shades,
-    shared_legend,
-    styled,
-)
 from analysis.labels import method_label
 from orchestrator.experiment.methods import REFERENCE
 
 CAPTION = Caption(
+    "sweep",
     "Best score over the grids",
     "panels of best mean pass@1 over the hyperparameters of each method, vanilla as a dashed line",
     "The best checkpoint of each hyperparameter setting; methods with a single one share a panel. The dashed line "
     "is vanilla's best, shaded as far as its own bar would reach.",
     "Each point is a maximum over checkpoints, of noisy scores. Settings beside each other may differ by chance.",
 )
+BASIS = "Bars of several seeds: ±1 standard deviation; of one seed: 95 % interval over the problems, normal."
 
 PANEL_WIDTH = 1.8  # inches, at least
-DODGE = 0.07  # share of the distance between two ticks, so that error bars of one tick stand side by side
+DODGE = 0.07  # share of the distance between two ticks, so that bars of one tick stand side by side
 CROWDED = 9  # letters on an inch of an axis from which on they are turned
 
 
-@styled()
+@style.styled()
 def draw(
-    grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = WIDTH
+    grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = style.WIDTH
 ) -> Figure:
-    """A panel for each grid on one scale of per cent, and one for all methods that have a single
-    setting.
+    """A panel for each grid on one scale of per cent, and one for methods with a single setting.
 
     Vanilla is a dashed line across all panels. Bars are the standard deviation over seeds; of one
     seed, the 95 % interval over the problems. At least one grid has several settings.
@@ -59,74 +45,66 @@ def draw(
     count = len(several) + bool(single)
     columns = min(count, max(1, int(width / PANEL_WIDTH)))
     rows = ceil(count / columns)
-    figure = new_figure(width, 1.2 + 2.2 * rows)
-    panels = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
-    for axes, grid in zip(panels, several, strict=False):
+    figure = style.new_figure(width, 1.2 + 2.2 * rows)
+    places = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    shown = places[:count]
+    for axes, grid in zip(shown, several, strict=False):
         _draw_grid(axes, grid, grids.index(grid), width / columns)
     if single:
-        _draw_single(panels[len(several)], single, grids)
-    for axes in panels[:count]:
+        _draw_single(shown[-1], single, grids)
+    for axes in shown:
         axes.grid(visible=False, axis="x")
         if vanilla is not None:
             _draw_vanilla(axes, vanilla)
-    for axes in panels[count:]:
+    for axes in places[count:]:
         axes.set_axis_off()
     figure.supylabel("best mean pass@1 (%)", fontsize=9)
-    lettered(panels[:count])
-    set_title(figure, title)
-    shared_legend(figure, panels[:count])
+    panels.lettered(shown)
+    panels.set_title(figure, title)
+    panels.shared_legend(figure, shown)
     return figure
 
 
 def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
+    """A line for each setting of the other knobs, on a panel of that many inches."""
     assert grid.x is not None
-    ticks = sorted({value for line in grid.lines.values() for value in line})
-    color, marker = look(grid.method, index)
-    line_shades = list(shades(color, len(grid.lines)))
-    for place, (knobs, scores) in enumerate(grid.lines.items()):
-        label = setting_text(grid.method, dict(knobs))
-        # Lines stand beside each other at a tick, so that their error bars do not cover one
-        # another.
-        shift = DODGE * (place - (len(grid.lines) - 1) / 2)
-        _draw_line(
-            axes,
-            ticks,
-            scores,
-            shift,
-            {"color": line_shades[place], "marker": marker, "label": label},
-        )
+    color, marker = style.method_style(grid.method, index)
+    ticks = sorted(set().union(*grid.lines.values()))
+    lines = zip(grid.lines.items(), style.shades(color, len(grid.lines)), strict=True)
+    for line, ((knobs, scores), shade) in enumerate(lines):
+        shift = DODGE * (line - (len(grid.lines) - 1) / 2)
+        label = style.setting_text(grid.method, dict(knobs))
+        _draw_line(axes, ticks, scores, shift, color=shade, marker=marker, label=label)
     shown = [f"{tick:g}" for tick in ticks]
-    axes.set_xticks(
-        range(len(ticks)), shown, rotation=90 if len("".join(shown)) > CROWDED * inches else 0
-    )
+    crowded = len("".join(shown)) > CROWDED * inches
+    axes.set_xticks(range(len(ticks)), shown, rotation=90 if crowded else 0)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    fixed = ", ".join(knob_text(grid.method, *knob) for knob in grid.fixed.items())
-    symbol = knob_symbol(grid.method, grid.x)
-    axes.set(
-        title=method_label(grid.method), xlabel=f"{symbol}   (at {fixed})" if fixed else symbol
+    symbol, fixed = (
+        style.knob_symbol(grid.method, grid.x),
+        style.knob_texts(grid.method, grid.fixed),
     )
+    axes.set_xlabel(f"{symbol}   (at {fixed})" if fixed else symbol)
+    axes.set_title(method_label(grid.method))
 
 
 def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> None:
     """A point for each method, which the legend names with its setting."""
     for place, grid in enumerate(single):
-        color, marker = look(grid.method, grids.index(grid))
+        color, marker = style.method_style(grid.method, grids.index(grid))
         (scores,) = grid.lines.values()
-        label = setting_text(grid.method, grid.fixed)
-        _draw_line(axes, [0], scores, place, {"color": color, "marker": marker, "label": label})
+        label = style.setting_text(grid.method, grid.fixed)
+        _draw_line(axes, [0], scores, place, color=color, marker=marker, label=label)
     axes.set_xticks([])
     axes.set_xlim(-0.7, len(single) - 0.3)
     axes.set(title="single settings", xlabel="in the legend's order")
 
 
 def _draw_vanilla(axes: Axes, score: SeedMean) -> None:
-    color = look(REFERENCE)[0]
-    axes.axhline(
-        100 * score.mean, color=color, linestyle="--", linewidth=1.2, label=method_label(REFERENCE)
-    )
+    color, mean, label = style.method_style(REFERENCE)[0], 100 * score.mean, method_label(REFERENCE)
+    axes.axhline(mean, color=color, linestyle="--", linewidth=1.2, label=label)
     if score.reach is not None:
-        low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
-        axes.axhspan(low, high, color=color, alpha=0.08, linewidth=0)
+        reach = 100 * score.reach
+        axes.axhspan(mean - reach, mean + reach, color=color, alpha=0.08, linewidth=0)
 
 
 def _draw_line(
@@ -134,37 +112,39 @@ def _draw_line(
     ticks: Sequence[float],
     scores: Mapping[float, SeedMean | None],
     shift: float,
-    look: dict[str, Any],
+    **line: Any,
 ) -> None:
-    """The line breaks where a setting has no score; a single point has no line, on the page and in
-    the legend.
+    """A line that breaks where a setting has no score.
+
+    A single point has no line, on the page and in the legend.
     """
-    at_ticks = [scores.get(tick) for tick in ticks]
-    xs = [place + shift for place in range(len(ticks))]
-    means = [nan if score is None else 100 * score.mean for score in at_ticks]
-    style = "-" if len([score for score in at_ticks if score is not None]) > 1 else "none"
-    axes.plot(xs, means, linestyle=style, **look)
-    for x, score in zip(xs, at_ticks, strict=True):
+    xs, means = [], []
+    for place, tick in enumerate(ticks):
+        score, x = scores.get(tick), place + shift
+        xs.append(x)
+        means.append(nan if score is None else 100 * score.mean)
         if score is not None and score.reach is not None:
-            low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
-            name = MARGIN if score.spread is None else SPREAD
-            axes.vlines(x, low, high, color=look["color"], linewidth=1, label=name)
+            low, high = means[-1] - 100 * score.reach, means[-1] + 100 * score.reach
+            label = panels.MARGIN if score.spread is None else panels.SPREAD
+            bar = {"color": line["color"], "linewidth": 1, "zorder": 2.1}  # over the marker
+            axes.vlines(x, low, high, label=label, **bar)
+    several = len(ticks) - sum(map(isnan, means)) > 1
+    axes.plot(xs, means, linestyle="-" if several else "none", **line)
 
 
 def picture(data: SetupRuns) -> Picture:
-    """Best-over-training scores over the grids of all methods; those of a single setting share a
-    panel.
-    """
-    name = f"sweep-{data.name}"
-    methods = dict.fromkeys(
-        setting.method for setting in data.settings if setting.method != REFERENCE
-    )
-    grids = [curves.method_grid(data.family(method), data.candidates(method)) for method in methods]
-    scored = [grid for grid in grids if grid.scored]
-    if not any(grid.x for grid in scored):
-        return Picture(
-            name, CAPTION, missing="no method that has several settings has been evaluated yet"
-        )
+    """Best-over-training scores over the grids of all methods but vanilla."""
+    families: dict[str, list[ScoredSetting]] = {}
+    for setting in data.settings:
+        if setting.method != REFERENCE:
+            families.setdefault(setting.method, []).append(setting)
+    grids = []
+    for method, family in families.items():
+        grid = curves.method_grid(family, data.candidates(method))
+        if grid.scored:
+            grids.append(grid)
+    if not any(grid.x for grid in grids):
+        missing = "no method that has several settings has been evaluated yet"
+        return Picture(CAPTION, data.name, missing=missing)
     vanilla = curves.best_over_training(data.candidates(REFERENCE), {})
-    basis = "Bars of several seeds: ±1 standard deviation; of one seed: 95 % interval over the problems, normal."
-    return Picture(name, CAPTION, partial(draw, scored, vanilla, data.title), basis=basis)
+    return Picture(CAPTION, data.name, partial(draw, grids, vanilla, data.title), BASIS)

@@ -9,23 +9,13 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from analysis.figures import curves
+from analysis.figures import curves, panels, style
 from analysis.figures.curves import Series
-from analysis.figures.picture import Caption, Picture, SetupRuns, scores_basis
-from analysis.figures.style import (
-    WIDTH,
-    new_figure,
-    plot_series,
-    set_title,
-    setting_label,
-    shared_legend,
-    step_label,
-    styled,
-    whole_steps,
-)
+from analysis.figures.picture import Caption, Picture, SetupRuns
 from orchestrator.experiment.methods import REFERENCE
 
 CAPTION = Caption(
+    "trajectories",
     "Scores over training",
     "line charts over optimizer steps, a line for the best setting of each method: mean pass@1, and its difference "
     "to vanilla's",
@@ -33,48 +23,49 @@ CAPTION = Caption(
     "its difference to vanilla's. The band around 0 is the standard deviation of vanilla's seeds.",
     "The settings were chosen by these scores, so the highest points are biased upward.",
 )
+NO_STEP_0 = "Lines that start from the supervised stage have no step 0."
 
 
-@styled()
+@style.styled()
 def draw(
-    series: Sequence[Series], title: str, note: str | None = None, width: float = WIDTH
+    series: Sequence[Series], title: str, note: str = "", width: float = style.WIDTH
 ) -> Figure:
-    """A line for each run that has a score: pass@1 in [0, 1], shown in per cent, with a band where
-    there are seeds.
+    """A line for each run that has a score: pass@1 in [0, 1], shown in per cent.
 
-    Beside it the lines minus vanilla's, if vanilla has one. Runs that start from the supervised
-    stage have no point at step 0, which is the untrained student; the note over the legend says so.
+    Beside it stand the lines minus vanilla's, if vanilla has one. Runs that start from the
+    supervised stage have no point at step 0, which is the untrained student; the note over the
+    legend says so.
     """
-    shown = [line for line in series if any(line.curve.values())]
-    several = len({line.seeds for line in shown}) > 1
-    vanilla = next((line for line in shown if line.method == REFERENCE and len(shown) > 1), None)
-    figure = new_figure(width, 3.6 if width > 5 else 4.2)
-    panels = figure.subplots(1, 1 if vanilla is None else 2, squeeze=False)[0]
-    for index, line in enumerate(shown):
-        label = setting_label(line) + (
-            f", {line.seeds} seed{'s' if line.seeds > 1 else ''}" if several else ""
-        )
-        plot_series(panels[0], line, label, scale=100, index=index)
+    lines = [line for line in series if line.has_values]
+    several = len({line.seeds for line in lines}) > 1
+    vanilla = None
+    if len(lines) > 1:
+        vanilla = next((line for line in lines if line.method == REFERENCE), None)
+    figure = style.new_figure(width, 3.6 if width > 5 else 4.2)
+    axes = figure.subplots(1, 1 if vanilla is None else 2, squeeze=False)[0]
+    for index, line in enumerate(lines):
+        label = style.setting_text(line.method, line.knobs)
+        if several:
+            label += f", {line.seeds} seed{'s' if line.seeds > 1 else ''}"
+        panels.plot_series(axes[0], line, label, 100, index)
         if vanilla is not None:
-            plot_series(panels[1], _minus(line, vanilla), label, scale=100, index=index)
-    for axes in panels:
-        whole_steps(axes)
-        axes.set(xlabel=step_label(shown))
-    panels[0].set_ylabel("mean pass@1 (%)")
+            panels.plot_series(axes[1], _minus(line, vanilla), label, 100, index)
+    axes[0].set_ylabel("mean pass@1 (%)")
     if vanilla is not None:
-        panels[1].set_ylabel("minus vanilla (points)")
-    if any(line.from_supervised for line in shown):
-        note = " ".join(
-            filter(None, [note, "Lines that start from the supervised stage have no step 0."])
-        )
-    set_title(figure if vanilla else panels[0], title)
-    shared_legend(figure, [panels[0]], note)
+        axes[1].set_ylabel("minus vanilla (points)")
+    for panel in axes:
+        panels.step_axis(panel, lines)
+    panels.set_title(axes[0] if vanilla is None else figure, title)
+    if any(line.from_supervised for line in lines):
+        note = f"{note} {NO_STEP_0}".lstrip()
+    panels.shared_legend(figure, [axes[0]], note)
     return figure
 
 
 def _minus(line: Series, vanilla: Series) -> Series:
-    """Differences of means at the steps that both have; vanilla's own line lies at 0, with its
-    seeds around it.
+    """Differences of means at the steps that both lines have.
+
+    Vanilla's own line lies at 0, with its seeds around it.
     """
     curve = {}
     for step, values in line.curve.items():
@@ -87,11 +78,9 @@ def _minus(line: Series, vanilla: Series) -> Series:
 
 def picture(data: SetupRuns) -> Picture:
     """The best setting of each family, vanilla among them."""
-    name = f"trajectories-{data.name}"
-    series = [curves.score_series(setting, data.untrained) for setting in data.best.values()]
-    if not any(line.curve for line in series):
-        return Picture(
-            name, CAPTION, missing="no checkpoint has been evaluated on all benchmarks yet"
-        )
-    basis = scores_basis(series, data.chosen)
-    return Picture(name, CAPTION, partial(draw, series, data.title, basis), basis=basis)
+    lines = [curves.score_series(setting, data.untrained) for setting in data.best.values()]
+    if not any(line.curve for line in lines):
+        missing = "no checkpoint has been evaluated on all benchmarks yet"
+        return Picture(CAPTION, data.name, missing=missing)
+    basis = data.scores_basis(lines)
+    return Picture(CAPTION, data.name, partial(draw, lines, data.title, basis), basis)

@@ -6,7 +6,7 @@ Figure "continuation gain"). Readers give nothing before a probe is done.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,45 +20,40 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
 COUNTS = ("prefixes", "finished", "n", "correct", "truncated", "no_answer", "timed_out")
-Gain = tuple[float, float | None, float | None]  # with the ends of its interval, where it has one
+# Relative gain with the ends of its 95 % interval, where it has one.
+Gain = tuple[float, float | None, float | None]
 
 
 @dataclass(frozen=True)
 class ProbeCounts:
-    """Counts of one behavior, continuer and truncation length, a number for each prompt.
+    """Counts of one behavior, continuer and truncation length.
 
-    `finished` of the `prefixes` had ended by then; `n` answers were graded, finished ones as often
-    as the others were continued.
+    `totals` has the sums over prompts of COUNTS: `finished` of the `prefixes` had ended by then;
+    `n` answers were graded, finished ones as often as the others were continued. `n` and `correct`
+    have a number for each of the `prompts`.
     """
 
     prompts: tuple[int, ...]
-    prefixes: tuple[int, ...]
-    finished: tuple[int, ...]
     n: tuple[int, ...]
     correct: tuple[int, ...]
-    truncated: tuple[int, ...]
-    no_answer: tuple[int, ...]
-    timed_out: tuple[int, ...]
-
-    def total(self, name: str) -> int:
-        """Sum of one of the counts over prompts."""
-        return sum(getattr(self, name))
+    totals: Counter[str]
 
     @property
     def success(self) -> float:
         """Share of the graded answers that are correct, the mean over prompts, in [0, 1]."""
-        return self.total("correct") / self.total("n")
+        return sum(self.correct) / sum(self.n)
 
     @property
     def finished_share(self) -> float:
         """Share of the rollouts that had ended within the truncation length."""
-        return self.total("finished") / self.total("prefixes")
+        return self.totals["finished"] / self.totals["prefixes"]
 
 
 @dataclass(frozen=True)
 class PrefixComparison:
-    """Both behaviors at one truncation length with one continuer; no `gain` where vanilla never
-    succeeds.
+    """Both behaviors at one truncation length with one continuer.
+
+    It has no `gain` where vanilla never succeeds.
     """
 
     continuer: str
@@ -69,53 +64,51 @@ class PrefixComparison:
 
 
 def continuation_gains(study: Study, setup: str) -> dict[str, dict[int, Gain | None]]:
-    """Continuer → truncation length in tokens → gain with its 95 % interval; empty before the probe
-    is done.
-    """
+    """Continuer → truncation length in tokens → gain; empty before the probe is done."""
     gains: dict[str, dict[int, Gain | None]] = defaultdict(dict)
-    for found in comparisons(study, setup):
-        gains[found.continuer][found.t] = found.gain
+    for row in comparisons(study, setup):
+        gains[row.continuer][row.t] = row.gain
     return dict(gains)
 
 
 def comparisons(study: Study, setup: str) -> list[PrefixComparison]:
     """All counts and gains of a setup's probe, by continuer and ascending length."""
     run = _finished(study, setup)
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
     for row in run.committed("continuations.jsonl") if run else []:
-        groups[row["continuer"], row["t"], row["behavior"]].append(row)
-    cells = {key: _cell(rows) for key, rows in groups.items()}
-    places = sorted({(continuer, t) for continuer, t, _ in cells})
-    found = []
-    for continuer, t in places:
-        vanilla, trust_region = (cells[continuer, t, behavior] for behavior in BEHAVIORS)
-        found.append(
-            PrefixComparison(continuer, t, vanilla, trust_region, gain(vanilla, trust_region))
-        )
-    return found
+        group = groups.setdefault((row["continuer"], row["t"]), defaultdict(list))
+        group[row["behavior"]].append(row)
+    compared = []
+    for (continuer, t), group in sorted(groups.items()):
+        vanilla, trust_region = (_counts(group[behavior]) for behavior in BEHAVIORS)
+        own = gain(vanilla, trust_region)
+        compared.append(PrefixComparison(continuer, t, vanilla, trust_region, own))
+    return compared
 
 
 def example(study: Study, setup: str) -> dict[str, Any] | None:
-    """One prefix with its solved trust regions; see `orchestrator.probe_documents.solved_example`."""
+    """One prefix with its solved trust regions; see `orchestrator.trial.probe_documents`."""
     run = _finished(study, setup)
     return run.document(DOCUMENTS[0]) if run else None
 
 
 def excerpts(study: Study, setup: str) -> list[dict[str, Any]]:
-    """Prompt-matched rollouts: `prompt`, `gold`, and for each behavior text, correct, length,
-    truncated, mean_teacher_log_prob (nats)."""
+    """Rollouts of the same prompts.
+
+    Each has `prompt`, `gold`, and for each behavior text, correct, length, truncated,
+    mean_teacher_log_prob (nats).
+    """
     run = _finished(study, setup)
     return run.document(DOCUMENTS[1]) if run else []
 
 
 def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
-    """Relative gain in success with its bootstrap interval over prompts, which both behaviors
-    share.
+    """Relative gain in success with its bootstrap interval over prompts, which both behaviors share.
 
     A replicate without a vanilla success has no finite gain and counts as the largest; where that
-    reaches the upper end, there is no interval.
+    reaches the upper end, the gain has no interval.
     """
-    if not vanilla.total("correct"):
+    if not sum(vanilla.correct):
         return None
     assert vanilla.prompts == trust_region.prompts
     reference, proposed = BEHAVIORS
@@ -132,14 +125,19 @@ def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
     return (value, float(low) - 1, float(high) - 1) if np.isfinite(high) else (value, None, None)
 
 
-def _cell(rows: list[dict[str, Any]]) -> ProbeCounts:
-    ordered = sorted(rows, key=lambda row: row["prompt"])
-    columns = {name: tuple(row[name] for row in ordered) for name in COUNTS}
-    return ProbeCounts(prompts=tuple(row["prompt"] for row in ordered), **columns)
+def _counts(rows: list[dict[str, Any]]) -> ProbeCounts:
+    prompts, n, correct = [], [], []
+    totals: Counter[str] = Counter()
+    for row in sorted(rows, key=lambda row: row["prompt"]):
+        prompts.append(row["prompt"])
+        n.append(row["n"])
+        correct.append(row["correct"])
+        totals.update({name: row[name] for name in COUNTS})
+    return ProbeCounts(tuple(prompts), tuple(n), tuple(correct), totals)
 
 
 def _finished(study: Study, setup: str) -> RunReader | None:
-    """The probe's directory if it is complete; None too where the experiment has nothing to probe."""
+    """The probe's directory if it is complete; None too if the experiment has nothing to probe."""
     try:
         run = RunReader(study.runs, probe_unit(study.experiment, setup, study.runs).id)
     except Damaged:

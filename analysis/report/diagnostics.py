@@ -1,6 +1,4 @@
-"""Logged quantities of the selected runs in two tables: the mean over the warmup, and the last
-step.
-"""
+"""Logged quantities of the selected runs: means over the warmup, and those of the last step."""
 
 from __future__ import annotations
 
@@ -10,12 +8,13 @@ from statistics import fmean
 from analysis.figures import curves
 from analysis.figures.curves import ScoredSetting, Series
 from analysis.labels import method_label, order_methods, setup_title
-from analysis.report.html import Html, element, join, paragraph, section, table
+from analysis.report.html import Html, element, note, paragraph, section, table
 from analysis.report.texts import decimal
 from analysis.scores.candidates import Selected
 from orchestrator.experiment.methods import METHODS
 from orchestrator.records.columns import COLUMNS, Column
 from orchestrator.selection.study import Study
+from orchestrator.sheet import Sheet
 
 QUANTITIES: Mapping[str, Column] = {
     key: column for key, column in COLUMNS.items() if column.heading
@@ -31,39 +30,41 @@ LEGEND = (
 
 def diagnostics_section(study: Study, chosen: Sequence[Selected]) -> Html:
     """Two tables for each setup."""
-    parts = [_setup(study, chosen, name) for name in study.experiment.setups]
-    return section(
-        "Diagnostics of the selected runs", "diagnostics", *parts, paragraph(LEGEND, class_="note")
-    )
+    parts = []
+    for setup in study.experiment.setups:
+        own = [selected for selected in chosen if selected.setup == setup]
+        title = setup_title(setup, study.experiment.setups)
+        parts += [element("h3", title), *_tables(study, own, setup)]
+    return section("Diagnostics of the selected runs", "diagnostics", *parts, note(LEGEND))
 
 
-def _setup(study: Study, chosen: Sequence[Selected], name: str) -> Html:
-    settings = curves.read_settings(study, name)
-    best = curves.best_settings(
-        settings, [selected for selected in chosen if selected.setup == name]
-    )
-    logged: dict[str, dict[str, Series]] = {}
-    for method in order_methods(best):
-        columns = curves.metric_series(study, best[method], list(QUANTITIES))
-        if columns:
-            logged[method] = columns
-    heading = element("h3", setup_title(name, study.experiment.setups))
-    if not logged:
-        return join([heading, paragraph("No step of a chosen run has been logged yet.")])
-    tables = [_table("Last step", {method: last_step(series) for method, series in logged.items()})]
+def _tables(study: Study, chosen: Sequence[Selected], setup: str) -> list[Html]:
+    best = curves.best_settings(curves.read_settings(study, setup), chosen)
     steps = warmup(best)
+    early: dict[str, dict[str, float]] = {}
+    last: dict[str, dict[str, float]] = {}
+    for method in order_methods(best):
+        logged = curves.metric_series(study, best[method], list(QUANTITIES))
+        if logged:
+            last[method] = last_step(logged)
+            early[method] = early_mean(logged, steps or 0)
+    if not last:
+        return [paragraph("No step of a chosen run has been logged yet.")]
+    tables = [_table("Last step", last)]
     if steps is not None:
-        early = {method: early_mean(series, steps) for method, series in logged.items()}
         tables.insert(0, _table(f"Mean over the first {steps} steps", early))
-    return join([heading, *tables])
+    return tables
 
 
 def warmup(best: Mapping[str, ScoredSetting]) -> int | None:
-    """The steps that all runs are averaged over: those of the first chosen method that fades, in
-    the table's order.
+    """The steps that all runs are averaged over.
+
+    These are the steps of the first chosen method that fades, in the table's order.
     """
-    chosen = [best[method] for method in METHODS if method in best]
-    return next((setting.warmup for setting in chosen if setting.warmup is not None), None)
+    for method in METHODS:
+        if method in best and best[method].warmup is not None:
+            return best[method].warmup
+    return None
 
 
 def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
@@ -82,22 +83,22 @@ def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
 
 def last_step(logged: Mapping[str, Series]) -> dict[str, float]:
     """The quantities that a run's last logged step has."""
-    rows = {key: series.curve[max(series.curve)] for key, series in logged.items()}
-    return {key: fmean(row) for key, row in rows.items() if row}
+    means = {}
+    for key, series in logged.items():
+        values = series.curve[max(series.curve)]
+        if values:
+            means[key] = fmean(values)
+    return means
 
 
-def _table(caption: str, rows: Mapping[str, Mapping[str, float]]) -> Html:
-    headings = ["Method", *(column.heading for column in QUANTITIES.values())]
-    return table(
-        caption,
-        headings,
-        [[method_label(method), *_cells(values)] for method, values in rows.items()],
-    )
-
-
-def _cells(values: Mapping[str, float]) -> list[str]:
-    cells = []
-    for key, column in QUANTITIES.items():
-        value = values.get(key)
-        cells.append(decimal(None if value is None else column.factor * value, column.decimals))
-    return cells
+def _table(caption: str, means: Mapping[str, Mapping[str, float]]) -> Html:
+    headings, rows = ["Method"], []
+    for column in QUANTITIES.values():
+        headings.append(column.heading)
+    for method, values in means.items():
+        row = [method_label(method)]
+        for key, column in QUANTITIES.items():
+            value = column.factor * values[key] if key in values else None
+            row.append(decimal(value, column.decimals))
+        rows.append(row)
+    return table(caption, Sheet.of(headings, rows))

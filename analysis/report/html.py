@@ -1,47 +1,72 @@
-"""HTML by functions: what is not `Html` already is text, and is escaped wherever it is put."""
+"""HTML by functions: text is escaped wherever it is put, and only `Html` counts as markup."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from orchestrator.sheet import Cell, Sheet
 
 
 class Html(str):
-    """Finished markup. Joining it with a plain string gives a plain string again, which would be
-    escaped.
+    """Finished markup.
+
+    Joining it with a plain string gives a plain string again, which would be escaped.
     """
 
     __slots__ = ()
 
 
 MISSING = Html('<abbr title="not available">–</abbr>')
+MARKS = {"best": "b", "second": "u"}  # elements by the mark of a cell
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
     """Texts, escaped, and markup in a row."""
-    return Html(_markup(between).join(_markup(part) for part in parts))
+    return Html(_markup(between).join(map(_markup, parts)))
 
 
 def element(name: str, /, *children: str, **attributes: str) -> Html:
-    """`<name …>children</name>`; an attribute's name may end in an underscore, and has hyphens for
-    those within.
+    """`<name …>children</name>`.
+
+    An attribute's name may end in an underscore, and has hyphens for those within.
     """
-    return Html(f"{_open(name, attributes)}{join(children)}</{name}>")
+    return Html(f"{void(name, **attributes)}{join(children)}</{name}>")
 
 
 def void(name: str, /, **attributes: str) -> Html:
     """An element that has no end."""
-    return Html(_open(name, attributes))
+    text = name
+    for key, value in attributes.items():
+        text += f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+    return Html(f"<{text}>")
 
 
 def paragraph(*children: str, **attributes: str) -> Html:
     return element("p", *children, **attributes)
 
 
+def note(text: str) -> Html:
+    """A paragraph that explains the parts above it."""
+    return paragraph(text, class_="note")
+
+
+def code(text: str) -> Html:
+    return element("code", text)
+
+
 def bullets(items: Iterable[str]) -> Html:
     """A list; nothing without items."""
-    entries = [element("li", item) for item in items]
-    return element("ul", *entries) if entries else Html()
+    entries = join(element("li", item) for item in items)
+    return element("ul", entries) if entries else Html()
+
+
+def terms(texts: Mapping[str, str], **attributes: str) -> Html:
+    """A list of terms, of which an empty text was not recorded."""
+    parts = Html()
+    for name, text in texts.items():
+        parts = join([parts, element("dt", name), element("dd", text or "not recorded")])
+    return element("dl", parts, **attributes)
 
 
 def section(title: str, key: str, *children: str) -> Html:
@@ -54,45 +79,43 @@ def scrolling(label: str, *children: str) -> Html:
     return element("div", *children, class_="scroll", role="region", aria_label=label, tabindex="0")
 
 
-def table(
-    caption: str,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    texts: Collection[str] = (),
-    total: Sequence[str] | None = None,
-) -> Html:
-    """A table whose first column names the rows; an empty cell is shown as missing.
+def table(caption: str, sheet: Sheet) -> Html:
+    """A sheet whose first column names the rows; an empty cell is shown as missing.
 
-    The columns named in `texts` are set as text, the others as numbers. `total` is a last row of
-    its own.
+    A row that begins with a cell marked `total` stands in the table's foot.
     """
-    kinds = [{"class_": "text"} if name in texts else {} for name in headings]
-    kinds[0] = {"class_": "text"}
-    head = [
-        element("th", name, scope="col", **kind) for name, kind in zip(headings, kinds, strict=True)
-    ]
-    parts = [
-        element("caption", caption),
-        element("thead", element("tr", *head)),
-        element("tbody", *(_row(row, kinds) for row in rows)),
-    ]
-    parts += [element("tfoot", _row(total, kinds))] if total else []
-    return scrolling(caption, element("table", *parts))
+    head = []
+    for place, heading in enumerate(sheet.headings):
+        head.append(element("th", heading, scope="col", **_kind(sheet, place)))
+    body, foot = Html(), Html()
+    for row in sheet.rows:
+        if row[0].mark == "total":
+            foot = join([foot, _row(sheet, row)])
+        else:
+            body = join([body, _row(sheet, row)])
+    parts = [element("thead", element("tr", *head)), element("tbody", body)]
+    if foot:
+        parts.append(element("tfoot", foot))
+    return scrolling(caption, element("table", element("caption", caption), *parts))
 
 
-def _row(cells: Sequence[str], kinds: Sequence[dict[str, str]]) -> Html:
-    first, *rest = zip(cells, kinds, strict=True)
-    header = element("th", first[0], scope="row", **first[1])
-    return element("tr", header, *(element("td", cell or MISSING, **kind) for cell, kind in rest))
+def _row(sheet: Sheet, row: Sequence[Cell]) -> Html:
+    cells = [element("th", _shown(row[0]), scope="row", **_kind(sheet, 0))]
+    for place, cell in enumerate(row[1:], 1):
+        cells.append(element("td", _shown(cell) or MISSING, **_kind(sheet, place)))
+    return element("tr", *cells)
+
+
+def _shown(cell: Cell) -> Html:
+    text = element(MARKS[cell.mark], cell.text) if cell.mark in MARKS else cell.text
+    reach = element("small", f" ±{cell.reach}") if cell.text and cell.reach else ""
+    return join([text, reach])
+
+
+def _kind(sheet: Sheet, place: int) -> dict[str, str]:
+    """The attribute of a column of texts; the others hold numbers."""
+    return {"class_": "text"} if place == 0 or place in sheet.left else {}
 
 
 def _markup(part: str) -> str:
     return part if isinstance(part, Html) else html.escape(part)
-
-
-def _open(name: str, attributes: dict[str, str]) -> str:
-    texts = (
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
-        for key, value in attributes.items()
-    )
-    return f"<{name}{''.join(texts)}>"

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from analysis.costs import family_costs
 from analysis.figures import gantt
-from analysis.labels import setup_title
 from analysis.report.audit import audit_section
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.figures import figure, figures_section
 from analysis.report.html import Html, bullets, element, join, void
-from analysis.report.made_with import facts, hyper_parameters_section
-from analysis.report.provenance import origin_numbers, provenance_section
+from analysis.report.parameters import parameters_section
+from analysis.report.provenance import facts, provenance_section
+from analysis.report.responses import responses_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
 from analysis.report.style import CSS
@@ -37,6 +37,7 @@ from orchestrator.selection.study import Study
 
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
+    "responses": "What pass@1 hides",
     "figures": "Figures",
     "rollouts": "Rollouts",
     "diagnostics": "Diagnostics",
@@ -58,9 +59,9 @@ class Report:
 def write_report(study: Study, path: Path | None = None) -> Report:
     """Write the page at once, beside the experiment's tables and figures unless a `path` is given.
 
-    UserError where no unit was started yet, and where the results of others cannot be written to.
+    Raises UserError if no unit was started yet, or if the results belong to another user.
     """
-    if not any((study.runs / unit.id / "config.json").exists() for unit in study.units):
+    if not any(study.reader(unit).started for unit in study.units):
         raise UserError(
             f"{study.runs}: nothing to report of {study.experiment.name} yet; trb submit starts it"
         )
@@ -80,39 +81,29 @@ def write_report(study: Study, path: Path | None = None) -> Report:
 
 
 def build_page(study: Study, path: Path, results: Table | None = None) -> str:
-    """The page as it will lie at `path`; `results` is the study's table, where that is known
-    already.
-    """
-    statuses = status.collect(study)
+    """The page that will lie at `path`; `results` is the study's table, if it was made already."""
+    experiment, statuses = study.experiment, status.collect(study)
     results = results or build.results_table(study)
-    chosen = build.select(study)
-    costs = {name: family_costs(study, name) for name in study.experiment.setups}
-    titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
+    costs = {setup: family_costs(study, setup) for setup in experiment.setups}
+    contents = bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items())
+    chart = gantt.picture(study)
+    when = [figure(chart, experiment.name)] if chart.drawing else []
     sections = [
-        summary(study.experiment, statuses, results.verdict),
-        facts(study.experiment, statuses, study.runs, downloads(results, study, path)),
-        element(
-            "nav",
-            bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items()),
-            aria_label="Parts",
-        ),
+        summary(experiment, statuses, results.verdict),
+        facts(study, downloads(results, study, path)),
+        element("nav", contents, aria_label="Parts"),
         scores_section(results),
+        responses_section(results),
         figures_section(study),
         excerpts_section(study),
-        diagnostics_section(study, chosen),
+        diagnostics_section(study, build.select(study)),
         audit_section(study),
-        costs_section(study.experiment, costs, _gantt(study)),
-        trials_section(statuses, study.runs, path, origin_numbers(statuses, study.runs), titles),
-        hyper_parameters_section(study.experiment),
-        provenance_section(study.experiment, statuses, study.runs, results.evidence),
+        costs_section(experiment, costs, *when),
+        trials_section(study, statuses, path),
+        parameters_section(experiment),
+        provenance_section(study, results.evidence),
     ]
-    return _document(f"{study.experiment.name} – trb report", sections)
-
-
-def _gantt(study: Study) -> Html:
-    """The Gantt chart; empty before any work was clocked."""
-    picture = gantt.picture(study)
-    return Html() if picture.drawing is None else figure(picture, study.experiment.name)
+    return _document(f"{experiment.name} – trb report", sections)
 
 
 def _document(title: str, sections: Sequence[Html]) -> str:
@@ -130,8 +121,6 @@ def _document(title: str, sections: Sequence[Html]) -> str:
 
 
 def _policy() -> str:
-    """Nothing is loaded and nothing runs: this style sheet and the images inside the page are all
-    there is.
-    """
+    """Nothing is loaded and nothing runs: the page has this style sheet and the images inside it."""
     digest = base64.b64encode(hashlib.sha256(CSS.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"

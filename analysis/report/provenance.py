@@ -1,70 +1,102 @@
-"""The origin of the numbers: code, versions, machines, problems, data, and the folder of each unit."""
+"""Where the numbers come from: commands, time, code, versions, machines, problems and data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from analysis.labels import benchmark_label, setup_title
-from analysis.report.html import Html, element, join, paragraph, section, table
-from analysis.report.texts import whole
+from analysis.report.html import Html, code, element, join, paragraph, section, table, terms
+from analysis.report.texts import duration_in_words, leaves, plain, whole
+from analysis.report.timeline import period_text, timeline
 from analysis.scores.evidence import Evidence
-from orchestrator.config import Experiment
-from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.records.rundir import RunReader
+from orchestrator.selection.results_folder import folder_of, submits
+from orchestrator.selection.study import Study
+from orchestrator.sheet import Sheet
 
-Origin = dict[str, Any]
+BENCHMARK_HEADINGS = ("Benchmark", "Samples × problems", "Content", "Evaluation")
 
-
-def provenance_section(
-    experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, evidence: Evidence | None
-) -> Html:
-    """Code, versions and machines, the problems of the benchmarks by content, and what the training
-    data hold.
-    """
-    distinct = _distinct(read_origins(statuses, runs))
-    return section(
-        "Provenance",
-        "provenance",
-        *(_origin(number, origin, len(distinct)) for number, origin in enumerate(distinct, 1)),
-        _benchmarks(experiment, evidence) if evidence else Html(),
-        _data(experiment, statuses, runs),
-    )
+Document = Mapping[str, Any]
 
 
-def origin_numbers(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, int]:
-    """Unit id → which of the section's origins it was made with, from 1; for the units that were
-    started.
-    """
-    origins = read_origins(statuses, runs)
-    distinct = _distinct(origins)
-    return {unit: distinct.index(origin) + 1 for unit, origin in origins.items()}
+def facts(study: Study, downloads: Html) -> Html:
+    """Date, duration, command, hardware and code, as a list of terms."""
+    commands = []
+    for line in submits(folder_of(study.experiment.name, study.runs)):
+        moment = line["at"][:16].replace("T", " ")
+        commands.append(join([code(line["command"]), f" ({moment} UTC)"]))
+    commits: set[str] = set()
+    versions: set[str] = set()
+    for origin in read_origins(study).values():
+        commits.add(commit_text(origin))
+        for name, value in origin.get("versions", {}).items():
+            if value:
+                versions.add(f"{name} {value}")
+    worked = timeline(study.reader(unit) for unit in study.units)
+    period = busy = ""
+    if worked:
+        period = period_text(worked.start, worked.end)
+        busy = f"{duration_in_words(worked.busy)}, without the pauses between runs of it"
+    texts = {
+        "Command": join(commands, ", "),
+        "Date": period,
+        "At work": busy,
+        "Hardware": "; ".join(machines(study)),
+        "Code": join(map(code, sorted(commits)), ", "),
+        "Versions": ", ".join(sorted(versions)),
+        "Downloads": downloads,
+    }
+    return terms(texts, class_="facts")
 
 
-def _distinct(origins: Mapping[str, Origin]) -> list[Origin]:
-    """Each origin once, in the order of the units that were made with it first."""
-    return list(
-        {json.dumps(origin, sort_keys=True): origin for origin in origins.values()}.values()
-    )
+def provenance_section(study: Study, evidence: Evidence | None) -> Html:
+    """The origins of the units, the problems of the benchmarks by content, and the training data."""
+    parts = []
+    origins = distinct(read_origins(study).values())
+    for number, origin in enumerate(origins, 1):
+        title = f"Made with {number}" if len(origins) > 1 else "Made with"
+        parts += [element("h3", title), _origin(origin)]
+    if evidence:
+        parts += [element("h3", "Benchmarks"), _benchmarks(study, evidence)]
+    parts += [element("h3", "Training data"), _data(study)]
+    return section("Provenance", "provenance", *parts)
 
 
-def read_origins(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, Origin]:
+# --- what units noted when they started ---
+
+
+def read_origins(study: Study) -> dict[str, Document]:
     """Unit id → its provenance, for the units that were started."""
     origins = {}
-    for status in statuses:
-        run = RunReader(runs, status.id)
+    for unit in study.units:
+        run = study.reader(unit)
         if run.started:
-            # Models differ from setup to setup; what they are made with does not.
-            origins[status.id] = {
-                key: value for key, value in run.provenance().items() if key != "models"
-            }
+            # Models differ from setup to setup, but the program and the machine need not.
+            origin = dict(run.provenance())
+            origin.pop("models", None)
+            origins[unit.id] = origin
     return origins
 
 
-def commit_text(origin: Origin) -> str:
-    """`1a2b3c… (uncommitted changes)`."""
+def origin_numbers(study: Study) -> dict[str, int]:
+    """Unit id → the number of its origin in the section, from 1; for the units that were started."""
+    origins = read_origins(study)
+    known = distinct(origins.values())
+    return {unit: known.index(origin) + 1 for unit, origin in origins.items()}
+
+
+def distinct(documents: Iterable[Document]) -> list[Document]:
+    """Each document once, in the order of its first unit."""
+    by_text = {}
+    for document in documents:
+        by_text.setdefault(json.dumps(document, sort_keys=True), document)
+    return list(by_text.values())
+
+
+def commit_text(origin: Document) -> str:
+    """`1a2b3c… with uncommitted changes`."""
     if origin.get("commit") is None:
         return "unknown: the source was no checkout"
     if origin.get("dirty_diff") is None:
@@ -72,74 +104,74 @@ def commit_text(origin: Origin) -> str:
     return f"{origin['commit']}{' with uncommitted changes' if origin['dirty_diff'] else ''}"
 
 
-def _origin(number: int, origin: Origin, count: int) -> Html:
+def machines(study: Study) -> list[str]:
+    """Each machine that some attempt ran on: `2 × H100, 8 cores of AMD EPYC, x86_64`."""
+    texts: set[str] = set()
+    for unit in study.units:
+        run = study.reader(unit)
+        if run.started:
+            # Directories of versions that noted no attempts know the machine of the first one.
+            for row in run.attempts() or [run.provenance()]:
+                texts.add(_hardware(row.get("host", {})))
+    return sorted(texts - {""})
+
+
+def _hardware(host: Document) -> str:
+    parts = []
+    for name, count in sorted(Counter(host.get("gpus") or []).items()):
+        parts.append(f"{count} × {name}")
+    cpu, cores = host.get("cpu"), host.get("cores")
+    if cpu:
+        parts.append(f"{cores} cores of {cpu}" if cores else cpu)
+    return ", ".join(filter(None, [*parts, host.get("machine")]))
+
+
+def _origin(origin: Document) -> Html:
     host = origin.get("host", {})
-    versions = [
-        f"{name} {value or 'missing'}" for name, value in sorted(origin.get("versions", {}).items())
-    ]
-    facts = {
-        "Commit": element("code", commit_text(origin)),
-        "Machine": ", ".join(
-            str(host[key]) for key in ("name", "system", "machine", "cpu") if host.get(key)
-        ),
-        "Versions": ", ".join(versions),
-    }
-    rows = [
-        element("dt", name) + element("dd", value or "not recorded")
-        for name, value in facts.items()
-    ]
-    title = f"Made with {number}" if count > 1 else "Made with"
-    return join([element("h3", title), element("dl", *map(Html, rows))])
-
-
-def _benchmarks(experiment: Experiment, evidence: Evidence) -> Html:
-    rows = []
-    for source in evidence.benchmarks:
-        run = experiment.setups[source.setup].evaluation.benchmarks[source.benchmark]
-        content = ", ".join(f"{key} {_plain(value)}" for key, value in source.content.items())
-        known = next((row for row in evidence.rows if row.setup == source.setup), None)
-        problems = "" if known is None else f" × {known.columns[source.benchmark].problems:,}"
-        asked = f"{run.n}{problems}" if run else ""
-        name = f"{benchmark_label(source.benchmark, run)}, {setup_title(source.setup, experiment.setups)}"
-        rows.append([name, asked, element("code", content), element("code", source.evaluation_id)])
-    headings = ["Benchmark", "Samples × problems", "Content", "Evaluation"]
-    return join(
-        [element("h3", "Benchmarks"), table("Problems by content", headings, rows, texts=headings)]
-    )
-
-
-def _data(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) -> Html:
-    rows = []
-    for setup in experiment.setups:
-        found = [RunReader(runs, s.id).document("data.json") for s in statuses if s.setup == setup]
-        documents = {
-            json.dumps(document, sort_keys=True): document
-            for document in found
-            if document is not None
+    words = [str(host.get(key) or "") for key in ("name", "system", "machine", "cpu")]
+    versions = []
+    for name, value in sorted(origin.get("versions", {}).items()):
+        versions.append(f"{name} {value or 'missing'}")
+    return terms(
+        {
+            "Commit": code(commit_text(origin)),
+            "Machine": ", ".join(filter(None, words)),
+            "Versions": ", ".join(versions),
         }
-        for document in documents.values():
-            rows += [
-                [setup_title(setup, experiment.setups), key, value]
-                for key, value in _flat(document)
-            ]
-    heading = element("h3", "Training data")
-    if not rows:
-        return join([heading, paragraph("No unit recorded what its training data hold.")])
-    headings = ["Setup", "Counted", "Number"]
-    return join(
-        [heading, table("What was counted when it was read", headings, rows, texts=["Counted"])]
     )
 
 
-def _flat(document: Mapping[str, Any], within: str = "") -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, value in document.items():
-        name = f"{within}{key}".replace("_", " ")
-        rows += _flat(value, f"{name}: ") if isinstance(value, dict) else [(name, _plain(value))]
-    return rows
+# --- problems and data ---
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value))
-    return whole(value) if type(value) is int else str(value)
+def _benchmarks(study: Study, evidence: Evidence) -> Html:
+    setups, rows = study.experiment.setups, []
+    for source in evidence.benchmarks:
+        run = setups[source.setup].evaluation.benchmarks[source.benchmark]
+        name = f"{benchmark_label(source.benchmark, run)}, {setup_title(source.setup, setups)}"
+        scored = next((row for row in evidence.rows if row.setup == source.setup), None)
+        problems = f" × {scored.columns[source.benchmark].problems:,}" if scored else ""
+        asked = f"{run.n}{problems}" if run else ""
+        content = ", ".join(f"{key} {_counted(value)}" for key, value in source.content.items())
+        rows.append([name, asked, code(content), code(source.evaluation_id)])
+    sheet = Sheet.of(BENCHMARK_HEADINGS, rows, left=range(len(BENCHMARK_HEADINGS)))
+    return table("Problems by content", sheet)
+
+
+def _data(study: Study) -> Html:
+    rows = []
+    for setup in study.experiment.setups:
+        recorded = [study.reader(unit).document("data.json") for unit in study.units_of(setup)]
+        title = setup_title(setup, study.experiment.setups)
+        for document in distinct(filter(None, recorded)):
+            for name, value in leaves(document, ": "):
+                rows.append([title, name.replace("_", " "), _counted(value)])
+    if not rows:
+        return paragraph("No unit recorded what its training data hold.")
+    sheet = Sheet.of(["Setup", "Counted", "Number"], rows, left=(0, 1))
+    return table("What was counted when it was read", sheet)
+
+
+def _counted(value: Any) -> str:
+    """Numbers have commas here."""
+    return whole(value) if type(value) is int else plain(value)

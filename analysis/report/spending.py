@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from analysis.costs import PHASES, Cost, total
 from analysis.labels import BASE, method_label, setup_title
-from analysis.report.html import Html, element, join, paragraph, section, table
+from analysis.report.html import Html, element, note, paragraph, section, table
 from analysis.report.texts import decimal, duration_in_words, whole
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
+from orchestrator.sheet import Cell, Sheet
 
 KINDS = {"base_eval": method_label(BASE), "sft": "Supervised stage (shared)"}
 HEADINGS = (
-    *(
-        "Method",
-        "Units",
-        "Placement",
-        *(f"{phase.capitalize()} (s)" for phase in PHASES),
-        "All (s)",
-    ),
-    "Training step (s)",
-    *("Training tokens", "Teacher positions", "Evaluation tokens"),
+    *("Method", "Units", "Placement"),
+    *(f"{phase.capitalize()} (s)" for phase in PHASES),
+    *("All (s)", "Training step (s)", "Training tokens", "Teacher positions", "Evaluation tokens"),
 )
 COUNTING = (
     "Wall-clock as the units logged it, summed over all units of a method, not only the selected ones. A step that "
@@ -37,66 +33,48 @@ COUNTING = (
 def costs_section(
     experiment: Experiment, costs: Mapping[str, Mapping[str, Cost]], *when: Html
 ) -> Html:
-    """A table for each setup of `costs`: setup → method or kind of unit → cost; then a figure of
-    `when` it was.
+    """A table for each setup of `costs`, which has its methods and kinds of units; then figures.
+
+    `when` has the figures that show the time of the work.
     """
-    parts = [
-        join([element("h3", setup_title(setup, experiment.setups)), _table(own)])
-        for setup, own in costs.items()
-    ]
-    return section("Cost and time", "cost", *parts, paragraph(COUNTING, class_="note"), *when)
+    parts = []
+    for setup, of_setup in costs.items():
+        everything = total(of_setup.values())
+        seconds, words = everything.total_seconds, list[str]()
+        if seconds is not None:
+            words.append(f"{duration_in_words(seconds)} in all.")
+        if everything.repeated:
+            words.append(f"{everything.repeated} training steps ran more than once.")
+        parts.append(element("h3", setup_title(setup, experiment.setups)))
+        parts.append(table("By phase", _sheet(of_setup, everything)))
+        parts += [paragraph(" ".join(words))] if words else []
+    return section("Cost and time", "cost", *parts, note(COUNTING), *when)
 
 
-def _table(costs: Mapping[str, Cost]) -> Html:
-    everything = total(costs.values())
+def _sheet(costs: Mapping[str, Cost], everything: Cost) -> Sheet:
     reference = _reference(costs)
-    shown = table(
-        "By phase",
-        HEADINGS,
-        [
-            _row(KINDS.get(family) or method_label(family), cost, reference)
-            for family, cost in costs.items()
-        ],
-        texts=("Placement",),
-        total=_row("Sum", everything, everything.placements),
-    )
-    spent = everything.total_seconds
-    words = [] if spent is None else [f"{duration_in_words(spent)} in all."]
-    words += (
-        [f"{everything.repeated} training steps ran more than once."] if everything.repeated else []
-    )
-    return join([shown, paragraph(" ".join(words)) if words else Html()])
+    rows = []
+    for family, cost in costs.items():
+        rows.append(_row(KINDS.get(family) or method_label(family), cost, reference))
+    label, *sums = _row("Sum", everything, everything.placements)
+    rows.append([replace(label, mark="total"), *sums])
+    return Sheet(HEADINGS, rows, left=(0, HEADINGS.index("Placement")))
 
 
 def _reference(costs: Mapping[str, Cost]) -> frozenset[str]:
     """The placement whose steps are compared: vanilla's, or that of the first method that ran."""
-    methods = [cost for family, cost in costs.items() if family not in KINDS and cost.units]
-    vanilla = costs.get(REFERENCE)
-    return (
-        vanilla.placements
-        if vanilla and vanilla.units
-        else methods[0].placements
-        if methods
-        else frozenset()
-    )
+    ran = {family: cost for family, cost in costs.items() if family not in KINDS and cost.units}
+    first = ran.get(REFERENCE) or next(iter(ran.values()), None)
+    return first.placements if first else frozenset()
 
 
-def _row(label: str, cost: Cost, reference: frozenset[str]) -> list[str]:
-    phases = [decimal(cost.seconds.get(phase)) for phase in PHASES]
-    numbers = [cost.training_tokens, cost.teacher_positions, cost.evaluation_tokens]
-    alike = len(cost.placements) == 1 and cost.placements == reference
-    step = (
-        decimal(cost.seconds_per_step, 3)
-        if alike or cost.seconds_per_step is None
-        else "not comparable"
-    )
-    placement = "; ".join(sorted(cost.placements))
-    return [
-        label,
-        str(cost.units),
-        placement,
-        *phases,
-        decimal(cost.total_seconds),
-        step,
-        *map(whole, numbers),
-    ]
+def _row(label: str, cost: Cost, reference: frozenset[str]) -> list[Cell]:
+    step = decimal(cost.seconds_per_step, 3)
+    if step and (len(cost.placements) != 1 or cost.placements != reference):
+        step = "not comparable"
+    texts = [label, str(cost.units), "; ".join(sorted(cost.placements))]
+    for phase in PHASES:
+        texts.append(decimal(cost.seconds.get(phase)))
+    texts += [decimal(cost.total_seconds), step]
+    texts += map(whole, (cost.training_tokens, cost.teacher_positions, cost.evaluation_tokens))
+    return list(map(Cell, texts))

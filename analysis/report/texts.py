@@ -1,8 +1,9 @@
-"""Numbers as the page shows them; a number that is not there is an empty text, which a table shows
-as missing.
-"""
+"""Values as the page shows them; a missing number is an empty text, which a table shows as such."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from analysis.numbers import tenths_text
 from analysis.scores.evidence import Estimate
@@ -34,3 +35,26 @@ def duration_in_words(seconds: float) -> str:
 def limits(estimate: Estimate) -> str:
     """`[54.5, 60.3]`, in per cent."""
     return f"[{tenths_text(estimate.interval.low)}, {tenths_text(estimate.interval.high)}]"
+
+
+def leaves(values: Mapping[str, Any], between: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested document, each with the keys that lead to it."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, between, f"{prefix}{key}{between}")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def plain(value: Any) -> str:
+    """A value as an experiment file has it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case list() | tuple():
+            return ", ".join(map(plain, value))
+    return str(value)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-from orchestrator.monitor.timeline import attempts, pieces
+from orchestrator.records.clock import attempts, pieces
 from orchestrator.records.rundir import RunReader
 
 Span = tuple[float, float]  # seconds since 1970 (UTC): start and end
@@ -15,9 +14,7 @@ Span = tuple[float, float]  # seconds since 1970 (UTC): start and end
 
 @dataclass(frozen=True)
 class Timeline:
-    """From the first start to the last sign of work, and the seconds in which some unit was worked
-    at.
-    """
+    """From the first start to the last sign of work; units were worked at for `busy` seconds."""
 
     start: float
     end: float
@@ -25,33 +22,35 @@ class Timeline:
 
 
 def spans(run: RunReader) -> list[Span]:
-    """When one unit was worked at: attempts from their start to the last clock that they left, and
-    evaluators.
-    """
+    """When one unit was worked at: by attempts up to their last clock, and by evaluators."""
     done = pieces(run)
-    trained = [(attempt.start, attempt.end) for attempt in attempts(run, done)]
-    return sorted([*trained, *((piece.start, piece.end) for piece in done if piece.evaluator)])
+    worked = [(attempt.start, attempt.end) for attempt in attempts(run, done)]
+    for piece in done:
+        if piece.evaluator:
+            worked.append((piece.start, piece.end))
+    return sorted(worked)
 
 
-def timeline(runs: Path, unit_ids: Iterable[str]) -> Timeline | None:
-    """That of several units together, side by side or not; None where nothing was clocked."""
-    known = sorted(span for unit_id in unit_ids for span in spans(RunReader(runs, unit_id)))
-    if not known:
+def timeline(runs: Iterable[RunReader]) -> Timeline | None:
+    """When several units were worked at, side by side or not; None where nothing was clocked."""
+    worked: list[Span] = []
+    for run in runs:
+        worked += spans(run)
+    if not worked:
         return None
-    return Timeline(known[0][0], max(end for _, end in known), _covered(known))
+    first, reached, busy = min(worked)[0], float("-inf"), 0.0
+    for start, end in sorted(worked):
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return Timeline(first, reached, busy)
 
 
 def period_text(start: float, end: float) -> str:
     """`21 November 2026, 13:02 to 13:40 UTC`; both dates where they differ."""
-    first, last = (datetime.fromtimestamp(seconds, UTC) for seconds in (start, end))
-    dates = [f"{time.day} {time:%B %Y}, {time:%H:%M}" for time in (first, last)]
-    return f"{dates[0]} to {f'{last:%H:%M}' if first.date() == last.date() else dates[1]} UTC"
+    first, last = datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)
+    until = f"{last:%H:%M}" if first.date() == last.date() else _moment_text(last)
+    return f"{_moment_text(first)} to {until} UTC"
 
 
-def _covered(ordered: Sequence[Span]) -> float:
-    """Length of the union of spans in ascending order of their starts."""
-    covered, reached = 0.0, float("-inf")
-    for start, end in ordered:
-        covered += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return covered
+def _moment_text(time: datetime) -> str:
+    return f"{time.day} {time:%B %Y}, {time:%H:%M}"

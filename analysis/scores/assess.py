@@ -10,13 +10,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 
 from analysis.labels import AVERAGE, BASE
 from analysis.scores import uncertainty
 from analysis.scores.candidates import Candidate, Scored, Selected, read_counts
-from analysis.scores.counts import score_matrix
+from analysis.scores.counts import score_matrices
 from analysis.scores.evidence import (
     BenchmarkSource,
     ColumnEvidence,
@@ -29,9 +30,9 @@ from analysis.scores.split_half import split_half_scores
 from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection import seeds
-from orchestrator.selection.scores import Tally
-from orchestrator.selection.seeds import SeedSpread
+from orchestrator.selection import significance
+from orchestrator.selection.metric import PASS_AT_1
+from orchestrator.selection.significance import SeedSpread
 from orchestrator.selection.study import Study
 
 PERCENT = 100
@@ -69,20 +70,17 @@ def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]
     UserError where they rest on different problems.
     """
     columns: dict[str, Columns] = {name: {} for name in checkpoints}
-    k = next(iter(checkpoints.values())).k if checkpoints else 1
-    # All checkpoints of a setup are resampled together: on the same draws of problems, what two of
-    # them share cancels in their difference. Seeds are averaged first, so that a draw takes a
-    # problem with all of its seeds.
     for key in next(iter(checkpoints.values())).counts if checkpoints else ():
-        ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
-        by_seed = np.split(score_matrix(_rows(checkpoints, key), k), ends[:-1])
-        scores = {name: rows.mean(axis=0) for name, rows in zip(checkpoints, by_seed, strict=True)}
-        for name, replicates in uncertainty.resample(scores, key).items():
+        # All checkpoints of a setup are resampled together: on the same draws of problems, what two
+        # of them share cancels in their difference. Seeds are averaged first, so that a draw takes
+        # a problem with all of its seeds.
+        scores = uncertainty.resample(score_matrices(checkpoints, key), key)
+        for name, replicates in scores.items():
             columns[name][key] = PERCENT * replicates
-    return {
-        name: {AVERAGE: uncertainty.average(list(row.values())), **row}
-        for name, row in columns.items()
-    }
+    for name, of_benchmarks in columns.items():
+        mean = uncertainty.average(list(of_benchmarks.values()))
+        columns[name] = {AVERAGE: mean, **of_benchmarks}
+    return columns
 
 
 def exact_scores(checkpoint: Scored) -> dict[str, Fraction]:
@@ -94,32 +92,39 @@ def seed_spreads(checkpoints: Iterable[Scored]) -> dict[str, SeedSpread | None]:
     """Column → spread between seeds in percent, pooled over the methods of a setup; empty without
     any checkpoint.
     """
-    by_seed = [checkpoint.by_seed for checkpoint in checkpoints]
-    spreads: dict[str, SeedSpread | None] = {}
-    for key in by_seed[0] if by_seed else ():
-        percent_of_methods = []
-        for scores in by_seed:
-            percent_of_methods.append([PERCENT * score for score in scores[key]])
-        spreads[key] = seeds.pool(percent_of_methods)
-    return spreads
+    percent: dict[str, list[list[Fraction]]] = {}
+    for checkpoint in checkpoints:
+        for key, scores in checkpoint.by_seed.items():
+            percent.setdefault(key, []).append([PERCENT * score for score in scores])
+    return {key: significance.pool(of_methods) for key, of_methods in percent.items()}
 
 
 def estimates(checkpoint: Scored, replicates: Columns, spreads: Spreads) -> dict[str, Estimate]:
     """Column → score with its interval."""
     scores = {}
     for key, value in exact_scores(checkpoint).items():
-        # A pooled spread would give one run an interval too, but it rests on the seeds of other
-        # methods alone.
-        spread = spreads[key] if checkpoint.seeds > 1 else None
-        if spread is None:
-            scores[key] = Estimate(
-                value, uncertainty.interval(float(value), replicates[key]), "problems"
-            )
-        else:
-            reach = seeds.reach(spread, checkpoint.seeds)
-            within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
-            scores[key] = Estimate(value, within, "seeds")
+        scores[key] = estimate(value, [checkpoint.seeds], replicates[key], spreads[key])
     return scores
+
+
+def estimate(
+    value: Fraction,
+    runs: Sequence[int],
+    replicates: Array,
+    spread: SeedSpread | None,
+    lowest: float = 0,
+    highest: float = PERCENT,
+) -> Estimate:
+    """A mean over so many training runs, or the difference of two, with its interval, which ends at
+    the `lowest` and the `highest` value.
+    """
+    # A pooled spread would give one run an interval too, but it rests on the seeds of other methods
+    # alone.
+    if spread is None or min(runs) < 2:
+        return Estimate(value, uncertainty.interval(float(value), replicates), "problems")
+    reach = significance.reach(spread, *runs)
+    low, high = max(lowest, float(value) - reach), min(highest, float(value) + reach)
+    return Estimate(value, Interval(float(low), float(high)), "seeds")
 
 
 def trained_runs(checkpoint: Scored) -> int:
@@ -131,20 +136,17 @@ def differences(
     first: Scored, second: Scored, replicates: Sequence[Columns], spreads: Spreads
 ) -> dict[str, Difference]:
     """Column → first minus second; the replicates of both are on the same draws."""
-    scores, subtracted = exact_scores(first), exact_scores(second)
+    subtracted = exact_scores(second)
     runs = (trained_runs(first), trained_runs(second))
     found = {}
-    for key in scores:
-        value, spread = scores[key] - subtracted[key], spreads[key] if min(runs) > 1 else None
-        if spread is None:
-            within = uncertainty.interval(float(value), replicates[0][key] - replicates[1][key])
-            found[key] = Difference(Estimate(value, within, "problems"), None, runs)
-        else:
-            reach = seeds.reach(spread, *runs)
-            within = Interval(float(value) - reach, float(value) + reach)
-            found[key] = Difference(
-                Estimate(value, within, "seeds"), seeds.p_value(value, spread, *runs), runs
-            )
+    for key, score in exact_scores(first).items():
+        value, spread = score - subtracted[key], spreads[key]
+        drawn = replicates[0][key] - replicates[1][key]
+        gap = estimate(value, runs, drawn, spread, -inf, inf)
+        p_value = None
+        if spread is not None and gap.over == "seeds":
+            p_value = significance.p_value(value, spread, *runs)
+        found[key] = Difference(gap, p_value, runs)
     return found
 
 
@@ -153,7 +155,7 @@ def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candida
     benchmarks have them.
     """
     ids = study.fresh_evaluation_ids(setup)
-    counts = read_counts(study, checkpoint.units, ids, checkpoint.step)
+    counts = read_counts(study, checkpoint.units, ids, checkpoint.step, checkpoint.metric)
     return replace(checkpoint, counts=counts) if len(counts) == len(ids) else None
 
 
@@ -164,10 +166,7 @@ def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
     named = {candidate.title: candidate for candidate in pool}
     by_candidate = {}
     for key in pool[0].counts:
-        # Every candidate of a family has the same seeds, whose rows follow each other: (candidates
-        # · seeds, problems).
-        by_seed = score_matrix(_rows(named, key))
-        by_candidate[key] = by_seed.reshape(len(pool), pool[0].seeds, -1).mean(axis=1)
+        by_candidate[key] = np.stack(list(score_matrices(named, key).values()))
     scores = split_half_scores(by_candidate)
     if scores is None:
         return None
@@ -197,29 +196,27 @@ def leave_one_seed_out(pool: Sequence[Candidate]) -> dict[str, float] | None:
 
 
 def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[RowEvidence]:
-    best = {selected.best.method: selected.best for selected in chosen}
-    fresh = {}
-    for method, checkpoint in best.items():
-        rescored = on_fresh_samples(study, setup, checkpoint)
-        if rescored is not None:
-            fresh[_fresh(method)] = rescored
-    # Selected and fresh samples are resampled in one go, so that all rest on the same draws of
-    # problems.
-    drawn = replicate_scores({**best, **fresh})
-    spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
-    gaps = to_reference(
-        best, drawn, spreads, {selected.best.method: selected.candidates for selected in chosen}
-    )
-    rows = []
+    best, fresh, sizes = dict[str, Candidate](), dict[str, Candidate](), dict[str, int]()
     for selected in chosen:
         method = selected.best.method
-        name = _fresh(method)
-        again = estimates(fresh[name], drawn[name], spreads_on_fresh) if name in fresh else None
-        rows.append(
-            _row(
-                selected, estimates(selected.best, drawn[method], spreads), again, gaps.get(method)
-            )
-        )
+        best[method], sizes[method] = selected.best, selected.candidates
+        rescored = on_fresh_samples(study, setup, selected.best)
+        if rescored is not None:
+            fresh[method] = rescored
+    # Selected and fresh samples are resampled in one go, so that all rest on the same draws of
+    # problems.
+    renamed = {f"{method} on fresh samples": found for method, found in fresh.items()}
+    drawn = replicate_scores(best | renamed)
+    spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
+    gaps = to_reference(best, drawn, spreads, sizes)
+    rows = []
+    for selected in chosen:
+        method, again = selected.best.method, dict[str, Estimate]()
+        if method in fresh:
+            replicates = drawn[f"{method} on fresh samples"]
+            again = estimates(fresh[method], replicates, spreads_on_fresh)
+        scores = estimates(selected.best, drawn[method], spreads)
+        rows.append(_row(selected, scores, again, gaps.get(method, {})))
     return rows
 
 
@@ -243,20 +240,17 @@ def to_reference(
     found: dict[str, dict[str, Difference]] = {}
     for method, checkpoint in checkpoints.items():
         if method != REFERENCE:
-            found[method] = differences(
-                checkpoint, reference, [drawn[method], drawn[REFERENCE]], spreads
-            )
+            replicates = [drawn[method], drawn[REFERENCE]]
+            gaps = differences(checkpoint, reference, replicates, spreads)
             if method != BASE:
-                found[method] = chosen_alike(found[method], (sizes[method], sizes[REFERENCE]))
+                gaps = chosen_alike(gaps, (sizes[method], sizes[REFERENCE]))
+            found[method] = gaps
     for key, spread in spreads.items():
-        tested = {
-            method: gaps[key] for method, gaps in found.items() if gaps[key].p_value is not None
-        }
+        tested = [gaps for gaps in found.values() if gaps[key].p_value is not None]
         if spread is not None and tested:
-            for method, gap in zip(
-                tested, _corrected(list(tested.values()), spread, level), strict=True
-            ):
-                found[method][key] = gap
+            corrected = _corrected([gaps[key] for gaps in tested], spread, level)
+            for gaps, gap in zip(tested, corrected, strict=True):
+                gaps[key] = gap
     return found
 
 
@@ -269,34 +263,29 @@ def chosen_alike(gaps: Mapping[str, Difference], sizes: tuple[int, int]) -> dict
 
 def _corrected(gaps: Sequence[Difference], spread: SeedSpread, level: float) -> list[Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""
-    values = [gap.estimate.value for gap in gaps]
-    by_dunnett = seeds.adjusted(
-        values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1], level
-    )
     scale = LEVEL / level
-    by_holm = seeds.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
+    values = [gap.estimate.value for gap in gaps]
+    runs = [gap.runs[0] for gap in gaps]
+    dunnett = significance.adjusted(values, spread, runs, gaps[0].runs[1], level)
+    holm = significance.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
     corrected = []
-    for gap, p, reach, holm in zip(
-        gaps, by_dunnett.p_values, by_dunnett.reaches, by_holm, strict=True
-    ):
-        value = float(gap.estimate.value)
-        estimate = replace(gap.estimate, interval=Interval(value - reach, value + reach))
-        corrected.append(
-            replace(
-                gap, estimate=estimate, p_value=min(1.0, scale * p), adjusted=len(gaps), holm=holm
-            )
-        )
+    for place, gap in enumerate(gaps):
+        value, reach = float(gap.estimate.value), dunnett.reaches[place]
+        estimated = replace(gap.estimate, interval=Interval(value - reach, value + reach))
+        p_value = min(1.0, scale * dunnett.p_values[place])
+        corrected.append(Difference(estimated, p_value, gap.runs, len(gaps), holm[place]))
     return corrected
 
 
 def _row(
     selected: Selected,
-    scores: dict[str, Estimate],
-    fresh: dict[str, Estimate] | None,
-    gaps: dict[str, Difference] | None,
+    scores: Mapping[str, Estimate],
+    fresh: Mapping[str, Estimate],
+    gaps: Mapping[str, Difference],
 ) -> RowEvidence:
-    best, halves, left_out = selected.best, None, None
-    if best.k == 1:  # the score that checkpoints are selected by
+    best = selected.best
+    halves = left_out = None
+    if best.metric == PASS_AT_1:  # the score that checkpoints are selected by
         halves, left_out = split_half(selected.pool), leave_one_seed_out(selected.pool)
     columns = {}
     for key, score in scores.items():
@@ -307,10 +296,10 @@ def _row(
             samples += sum(int(seed.n.sum()) for seed in best.counts[name])
         columns[key] = ColumnEvidence(
             score=score,
-            split_half=halves[key] if halves else None,
-            fresh=fresh[key] if fresh else None,
-            left_out=left_out[key] if left_out else None,
-            difference=gaps[key] if gaps else None,
+            split_half=(halves or {}).get(key),
+            fresh=fresh.get(key),
+            left_out=(left_out or {}).get(key),
+            difference=gaps.get(key),
             problems=problems,
             samples=samples,
             n=None if key == AVERAGE else min(seed.samples for seed in best.counts[key]),
@@ -327,16 +316,3 @@ def _row(
         complete=best.complete,
         columns=columns,
     )
-
-
-def _rows(checkpoints: Mapping[str, Candidate], benchmark: str) -> dict[str, Tally]:
-    """Counts of every seed of every checkpoint, in their order, under names for a message."""
-    rows = {}
-    for name, checkpoint in checkpoints.items():
-        for unit, counts in zip(checkpoint.units, checkpoint.counts[benchmark], strict=True):
-            rows[f"{name} {unit} {benchmark}"] = counts
-    return rows
-
-
-def _fresh(method: str) -> str:
-    return f"{method} on fresh samples"

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from analysis.labels import AVERAGE, BASE, method_label
 from orchestrator.selection import scores
+from orchestrator.selection.metric import PASS_AT_1, Metric
 from orchestrator.selection.scores import Tally
 from orchestrator.selection.study import Study
 
@@ -40,7 +41,7 @@ class Candidate:
     """One checkpoint of one hyperparameter setting, its scores averaged over seeds (fractions in
     [0, 1]).
 
-    `counts` has an entry for each seed, in the order of `units`. Scores are pass@`k`.
+    `counts` has an entry for each seed, in the order of `units`.
     """
 
     method: str
@@ -49,7 +50,7 @@ class Candidate:
     units: tuple[str, ...]
     counts: CountsOfSeeds = field(repr=False, compare=False)
     complete: bool = True  # all seeds have the wanted samples on all benchmarks
-    k: int = 1
+    metric: Metric = PASS_AT_1
 
     @property
     def seeds(self) -> int:
@@ -57,7 +58,7 @@ class Candidate:
 
     @property
     def benchmarks(self) -> dict[str, Fraction]:
-        """pass@k on each benchmark."""
+        """The score on each benchmark."""
         return {name: statistics.mean(scores) for name, scores in self._scores_of_seeds().items()}
 
     @property
@@ -75,9 +76,7 @@ class Candidate:
     def _scores_of_seeds(self) -> dict[str, list[Fraction]]:
         scores = {}
         for benchmark, seeds in self.counts.items():
-            scores[benchmark] = [
-                seed.pass_at_1 if self.k == 1 else seed.pass_at(self.k) for seed in seeds
-            ]
+            scores[benchmark] = [seed.score(self.metric) for seed in seeds]
         return scores
 
     @property
@@ -130,18 +129,27 @@ def select(study: Study) -> list[Selected]:
 
 
 def read_counts(
-    study: Study, unit_ids: tuple[str, ...], ids: Mapping[str, str], step: int
+    study: Study,
+    unit_ids: tuple[str, ...],
+    ids: Mapping[str, str],
+    step: int,
+    metric: Metric = PASS_AT_1,
 ) -> CountsOfSeeds:
     """Counts of a checkpoint by benchmark, for each seed; `ids` are evaluation ids by benchmark.
 
-    A benchmark that one of the seeds was not evaluated on is left out.
+    A benchmark is left out where a seed was not evaluated on it, or lacks what the metric needs:
+    k samples of each problem, and votes for maj@k.
     """
+    tally = scores.tally_with_votes if metric.kind == "maj" else scores.tally
     counts: CountsOfSeeds = {}
     for benchmark, evaluation_id in ids.items():
-        seeds = [scores.tally(study.reader(unit_id), evaluation_id, step) for unit_id in unit_ids]
-        present = tuple(seed for seed in seeds if seed is not None)
-        if len(present) == len(seeds):
-            counts[benchmark] = present
+        present = []
+        for unit_id in unit_ids:
+            seed = tally(study.reader(unit_id), evaluation_id, step)
+            if seed is not None and seed.samples >= metric.k:
+                present.append(seed)
+        if len(present) == len(unit_ids):
+            counts[benchmark] = tuple(present)
     return counts
 
 

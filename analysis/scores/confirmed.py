@@ -5,7 +5,6 @@ vanilla's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from analysis.scores.assess import (
     estimates,
@@ -17,11 +16,14 @@ from analysis.scores.assess import (
 from analysis.scores.candidates import Candidate, Selected, read_counts
 from analysis.scores.evidence import ConfirmedColumn, ConfirmedRow
 from orchestrator.selection.confirmation import Confirmation, confirmations, evaluated_units, level
+from orchestrator.selection.metric import PASS_AT_1, Metric
 from orchestrator.selection.study import Study
 
 
-def confirmed_rows(study: Study, chosen: Sequence[Selected], k: int = 1) -> list[ConfirmedRow]:
-    """A row of pass@k for each settled family to be confirmed, by setup and in the order of the
+def confirmed_rows(
+    study: Study, chosen: Sequence[Selected], metric: Metric = PASS_AT_1
+) -> list[ConfirmedRow]:
+    """A row for each settled family to be confirmed, by setup and in the order of the
     grid.
 
     UserError where two runs of a setup were evaluated on different problems.
@@ -34,8 +36,12 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected], k: int = 1) -> list
         by_setup.setdefault(confirmation.units[0].setup, []).append(confirmation)
     rows: list[ConfirmedRow] = []
     for setup, found in by_setup.items():
-        scored = [replace(_scored(study, confirmation), k=k) for confirmation in found]
-        candidates = {candidate.method: candidate for candidate in scored if candidate.units}
+        scored = [_scored(study, confirmation, metric) for confirmation in found]
+        candidates = {
+            candidate.method: candidate
+            for candidate in scored
+            if candidate.units and (setup, candidate.method) in explored
+        }
         drawn, spreads = replicate_scores(candidates), seed_spreads(candidates.values())
         gaps = to_reference(
             candidates, drawn, spreads, dict.fromkeys(candidates, 1), level(study.experiment)
@@ -67,18 +73,20 @@ def confirmed_candidates(study: Study, setup: str) -> dict[str, Candidate]:
     found = {}
     for confirmation in confirmations(study):
         if confirmation.units[0].setup == setup:
-            candidate = _scored(study, confirmation)
+            candidate = _scored(study, confirmation, PASS_AT_1)
             if candidate.seeds == len(confirmation.units):
                 found[candidate.method] = candidate
     return found
 
 
-def _scored(study: Study, confirmation: Confirmation) -> Candidate:
+def _scored(study: Study, confirmation: Confirmation, metric: Metric) -> Candidate:
     """The confirmed checkpoint with the counts of its runs that are evaluated by now, which may be
-    none.
+    none; none where some lack what the metric needs.
     """
     first, ids = confirmation.units[0], study.fresh_evaluation_ids(confirmation.units[0].setup)
-    evaluated = [unit.id for unit in evaluated_units(study, confirmation)]
-    counts = read_counts(study, tuple(evaluated), ids, confirmation.step)
+    units = tuple(unit.id for unit in evaluated_units(study, confirmation))
+    counts = read_counts(study, units, ids, confirmation.step, metric)
+    if len(counts) < len(ids):
+        units, counts = (), {}
     assert first.method is not None, "only methods are confirmed"
-    return Candidate(first.method, first.knobs, confirmation.step, tuple(evaluated), counts)
+    return Candidate(first.method, first.knobs, confirmation.step, units, counts, metric=metric)

@@ -84,11 +84,14 @@ def cost_tables(
 
 
 def curve(study: Study, best: Candidate) -> list[CurvePoint]:
-    """The evaluated checkpoints of a chosen setting, in the order of their steps."""
+    """The checkpoints of a chosen setting that the metric can score, in the order of their steps."""
     units = [unit for unit in study.units if unit.id in best.units]
+    ids = study.evaluation_ids(units[0].setup)
     points = []
     for step in evaluated_steps(study, units):
-        counts = read_counts(study, best.units, study.evaluation_ids(units[0].setup), step)
+        counts = read_counts(study, best.units, ids, step, best.metric)
+        if len(counts) < len(ids):  # fewer than k samples, as where a race dropped it
+            continue
         cost = combined([training_cost(study, unit, step) for unit in units], fmean)
         points.append(CurvePoint(cost, replace(best, step=step, counts=counts)))
     return points

@@ -4,6 +4,7 @@ percent, 0 to 100.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from analysis.costs import TrainingCost, amount_text
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
 from analysis.scores.uncertainty import CONFIDENCE, Interval
-from orchestrator.selection.seeds import SeedSpread
+from orchestrator.selection.significance import SeedSpread
 
 ONE_RUN = (
     "*"  # behind the reach of an interval over problems, which is no measure of other training runs
@@ -24,7 +25,7 @@ Over = Literal["problems", "seeds"]  # what an interval lets vary
 class Estimate:
     """A score, or a difference of two, with its interval.
 
-    `over` is "seeds" for a t interval over training runs (`selection.seeds`), and "problems" for a
+    `over` is "seeds" for a t interval over training runs (`selection.significance`), and "problems" for a
     bootstrap over the problems of the checkpoints that are there (`scores.uncertainty`), which says
     nothing of other training runs.
     """
@@ -80,7 +81,8 @@ class ColumnEvidence:
 
     `problems` are those of the benchmark, or of all benchmarks together for the average. `samples`
     counts the generations of all problems and seeds, and `n` those of the problem and seed that has
-    the fewest, None for the average, whose benchmarks differ.
+    the fewest, None for the average, whose benchmarks differ. `responses` are the numbers of
+    `scores.responses` by name, without those that are missing.
     """
 
     score: Estimate
@@ -91,6 +93,7 @@ class ColumnEvidence:
     problems: int
     samples: int
     n: int | None
+    responses: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class RowEvidence:
     `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation
     of the average over seeds (n − 1), None for one seed. `candidates` counts the family's
     checkpoints, `eligible` those chosen from. `complete` says whether it has all samples asked for.
+    `k` is that of pass@k and maj@k among the responses' numbers, 1 without these.
     """
 
     setup: str
@@ -113,6 +117,7 @@ class RowEvidence:
     eligible: int
     complete: bool
     columns: dict[str, ColumnEvidence]
+    k: int = 1
 
     @property
     def seeds(self) -> int:
@@ -122,7 +127,7 @@ class RowEvidence:
     @property
     def setting(self) -> str:
         """Knobs for people: `epsilon0=0.05 K=12`."""
-        return " ".join(f"{name}={value:g}" for name, value in self.knobs.items())
+        return setting_text(self.knobs)
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,10 @@ class ConfirmedRow:
     def complete(self) -> bool:
         """Whether all confirming runs are evaluated."""
         return len(self.units) == self.wanted
+
+    @property
+    def setting(self) -> str:
+        return setting_text(self.knobs)
 
 
 @dataclass(frozen=True)
@@ -241,6 +250,11 @@ class Evidence:
 
     def find(self, setup: str, method: str) -> RowEvidence | None:
         return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)
+
+
+def setting_text(knobs: Mapping[str, Any]) -> str:
+    """`epsilon0=0.05 K=12`."""
+    return " ".join(f"{name}={value:g}" for name, value in knobs.items())
 
 
 def with_interval(estimate: Estimate) -> str:

@@ -1,5 +1,5 @@
 """Bootstrap intervals of pass@1 over the problems of given checkpoints; what another training run
-would give is not in them, which is the business of `orchestrator.selection.seeds`.
+would give is not in them, which is the business of `orchestrator.selection.significance`.
 
 Shapes: P problems of a benchmark, B replicates (`REPLICATES` unless told). Scores are c/n,
 fractions in [0, 1], or their means over seeds.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.selection.seeds import CONFIDENCE
+from orchestrator.selection.significance import CONFIDENCE
 
 REPLICATES = 4000
 
@@ -36,23 +36,41 @@ class Interval:
     high: float
 
 
+class Draws:
+    """Draws of a benchmark's problems, the same for all that is compared on it.
+
+    They depend on `key` alone: benchmarks are drawn independently of each other.
+    """
+
+    def __init__(self, key: str, problems: int, replicates: int = REPLICATES):
+        self._key, self._replicates = key, replicates
+        self._weights = _weights(problems, key, replicates)
+
+    def mean(self, scores: Array, name: str) -> Array:
+        """Replicates (B,) of the mean of scores (P,) in [0, 1]; `name` tells flat ones apart."""
+        if np.ptp(scores) > 1e-12:
+            return self._weights @ scores
+        return _flat_replicates(scores, f"{self._key} {name}", self._replicates)
+
+    def ratio(self, sums: Array, counts: Array) -> Array:
+        """Replicates (B,) of Σ sums ÷ Σ counts over problems, a mean over seeds, from (seeds, P) of
+        both; NaN where a draw has no counts.
+        """
+        with np.errstate(invalid="ignore"):  # 0 ÷ 0
+            return ((self._weights @ sums.T) / (self._weights @ counts.T)).mean(axis=1)
+
+
 def resample(
     scores: Mapping[str, Array], key: str, replicates: int = REPLICATES
 ) -> dict[str, Array]:
     """Replicates (B,) of the mean score of each entry (P,), all on the same draws of problems.
 
     Entries are compared on one benchmark, so they must have the same problems in the same order.
-    The draws depend on `key` alone: benchmarks are drawn independently of each other.
     """
     sizes = {len(entry) for entry in scores.values()}
     assert len(sizes) == 1, f"scores of {sizes} problems cannot be paired"
-    drawn = _weights(sizes.pop(), key, replicates)
-    return {
-        name: drawn @ entry
-        if _varies(entry)
-        else _flat_replicates(entry, f"{key} {name}", replicates)
-        for name, entry in scores.items()
-    }
+    draws = Draws(key, sizes.pop(), replicates)
+    return {name: draws.mean(entry, name) for name, entry in scores.items()}
 
 
 def average(columns: Sequence[Array]) -> Array:
@@ -76,11 +94,6 @@ def _weights(count: int, key: str, replicates: int) -> Array:
     return _generator(key).multinomial(count - 1, np.full(count, 1 / count), size=replicates) / (
         count - 1
     )
-
-
-def _varies(scores: Array) -> bool:
-    """Whether the problems' scores differ at all."""
-    return bool(np.ptp(scores) > 1e-12)
 
 
 def _flat_replicates(scores: Array, key: str, replicates: int) -> Array:

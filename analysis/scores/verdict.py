@@ -13,6 +13,7 @@ from analysis.numbers import p_text, signed
 from analysis.scores.evidence import ConfirmedRow, Difference, Evidence, RowEvidence, with_interval
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
+from orchestrator.selection.study import Invocation, Study
 
 CONFIRMING_SEEDS = 3  # that the advice asks for
 SEEDS = 5  # as many as the advice asks for
@@ -50,10 +51,11 @@ class Verdict:
         ]
 
 
-def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
+def verdict(study: Study, evidence: Evidence) -> Verdict:
     """Sentences on the differences to vanilla. Empty while fewer than two methods have scores in
     any setup.
     """
+    experiment = study.experiment
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
         trained = [row for row in evidence.rows if row.setup == name and row.method != BASE]
@@ -64,9 +66,9 @@ def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
     one_seed = [row.seeds == 1 for rows in groups.values() for row in rows]
     confirms = bool(experiment.confirmed_methods)
     unequal = any(_chosen_unequally(row) for rows in groups.values() for row in rows)
-    advice = more_seeds(experiment) if any(one_seed) and not confirms else None
+    advice = more_seeds(study) if any(one_seed) and not confirms else None
     if unequal and not confirms:
-        advice = confirmation(experiment)
+        advice = confirmation(study)
     if all(one_seed) and not confirms:
         return Verdict(("No method can be called better: one seed.",), advice)
     sentences: list[str] = []
@@ -98,9 +100,10 @@ def _at_equal_cost(evidence: Evidence, setup: str) -> list[str]:
     return []
 
 
-def confirmation(experiment: Experiment) -> Advice:
+def confirmation(study: Study) -> Advice:
     """How the choice of every method is confirmed on three seeds that took no part."""
-    command = experiment.command("submit", "--confirm", str(CONFIRMING_SEEDS))
+    experiment = study.experiment
+    command = study.invocation.command("submit", "--confirm", str(CONFIRMING_SEEDS))
     trials = CONFIRMING_SEEDS * len(experiment.methods) * len(experiment.setups)
     return Advice(command, trials, "Each method's choice confirmed on other seeds")
 
@@ -134,12 +137,13 @@ def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> li
 
 
 def pair_verdict(
-    experiment: Experiment,
+    study: Study,
     methods: tuple[str, str],
     average: Difference | None,
     confirmed: bool = False,
 ) -> Verdict:
     """Judge two methods in a setup from the difference of their averages; empty without one."""
+    confirms = bool(study.experiment.confirmed_methods)
     if average is None:
         return Verdict()
     if BASE in methods:
@@ -151,21 +155,18 @@ def pair_verdict(
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
         # Confirming runs are on their way; the advice's seeds could be theirs.
-        return Verdict(
-            (sentence,), None if experiment.confirmed_methods else more_seeds(experiment, methods)
-        )
+        return Verdict((sentence,), None if confirms else more_seeds(study, methods))
     if average.chosen_from is not None:
         one, other = average.chosen_from
         sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."
-        return Verdict(
-            (sentence,), None if experiment.confirmed_methods else confirmation(experiment)
-        )
+        return Verdict((sentence,), None if confirms else confirmation(study))
     sentence = _judged(method_label(methods[0]), method_label(methods[1]), average)
     return Verdict((f"{sentence[:-1]} (confirmed)." if confirmed else sentence,))
 
 
-def more_seeds(experiment: Experiment, methods: Sequence[str] = ()) -> Advice:
+def more_seeds(study: Study, methods: Sequence[str] = ()) -> Advice:
     """How every method, or each of `methods`, gets five seeds or more."""
+    experiment, typed = study.experiment, study.invocation.words
     if methods:
         only = {
             method: experiment.methods[method] for method in experiment.methods if method in methods
@@ -173,10 +174,9 @@ def more_seeds(experiment: Experiment, methods: Sequence[str] = ()) -> Advice:
         own = {
             method: seeds for method, seeds in experiment.method_seeds.items() if method in methods
         }
-        typed = experiment.arguments
         if len(only) < len(experiment.methods):
             typed = (*_without_option(typed, "--methods"), "--methods", ",".join(only))
-        experiment = replace(experiment, methods=only, method_seeds=own, arguments=typed)
+        experiment = replace(experiment, methods=only, method_seeds=own)
     chosen = list(experiment.seeds)
     for own_seeds in experiment.method_seeds.values():
         chosen += [seed for seed in own_seeds if seed not in chosen]
@@ -184,10 +184,8 @@ def more_seeds(experiment: Experiment, methods: Sequence[str] = ()) -> Advice:
     while len(chosen) < SEEDS:
         chosen.append(next(unused))
     wider = replace(experiment, seeds=chosen, method_seeds={})
-    kept = tuple(word for word in experiment.arguments if not OWN_SEEDS.match(word))
-    command = replace(experiment, arguments=kept).command(
-        "submit", f"seeds=[{','.join(map(str, chosen))}]"
-    )
+    kept = Invocation(tuple(word for word in typed if not OWN_SEEDS.match(word)))
+    command = kept.command("submit", f"seeds=[{','.join(map(str, chosen))}]")
     return Advice(command, _trials(wider) - _trials(experiment))
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
+from analysis.labels import BASE, benchmark_label, method_label, setup_title
 from analysis.scores.assess import assess, exact_scores
-from analysis.scores.candidates import Candidate, Selected, select
+from analysis.scores.candidates import Candidate, Selected, read_counts, select
 from analysis.scores.confirmed import confirmed_rows
 from analysis.scores.equal_cost import cost_tables
+from analysis.scores.responses import with_responses
 from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.errors import refuse
-from orchestrator.monitor import status
 from orchestrator.selection import scores as selection
-from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.confirmation import missing_units, with_confirmation
+from orchestrator.selection.metric import PASS_AT_1, Metric
 from orchestrator.selection.study import Study
 
 __all__ = ["Candidate", "Selected", "base_scores", "results_table", "select"]
@@ -23,18 +25,19 @@ PERCENT = 100
 FEW_PROBLEMS = 30  # the smallest of the paper's benchmarks has as many
 
 
-def results_table(study: Study, k: int = 1, cost: str = "updates") -> Table:
-    """The paper's table of pass@k so far, with what it rests on; notes say what is missing.
+def results_table(study: Study, metric: Metric = PASS_AT_1, cost: str = "updates") -> Table:
+    """The paper's table so far, with what it rests on; notes say what is missing.
 
     A benchmark that was added to finished trials leaves the columns of the others as they are.
     Their rows are selected without it, and averages, evidence and verdict wait until it is
-    evaluated. Checkpoints are selected by pass@1, whatever `k` is. `cost` is the measure of
-    `analysis.costs` at which methods are compared, too. UserError where two selected checkpoints of
-    a setup were evaluated on different problems, or where a problem has fewer than k samples.
+    evaluated. Checkpoints are selected by pass@1, whatever the `metric` is. `cost` is the measure
+    of `analysis.costs` at which methods are compared, too. UserError where two selected checkpoints
+    of a setup were evaluated on different problems, or where a problem has fewer than k samples.
     """
     study = with_confirmation(study.snapshot())
     awaited = _awaited(study)
-    chosen = [_scored_at(selected, k) for selected in select(_without(study, awaited))]
+    selected = select(_without(study, awaited))
+    chosen = [rescored for each in selected if (rescored := _rescored(study, each, metric))]
     by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}
     families = [BASE, *study.experiment.methods]
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
@@ -45,50 +48,74 @@ def results_table(study: Study, k: int = 1, cost: str = "updates") -> Table:
         # Every method of the experiment has its row, with empty cells before its first scores.
         for family in families:
             known = by_family.get((name, family), {})
-            scores += [
-                Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks
-            ]
+            for key in setup.evaluation.benchmarks:
+                scores.append(Score(family, name, key, known.get(key)))
     evidence = assess(study, [] if awaited else chosen)
     if not awaited:
-        confirmed = tuple(confirmed_rows(study, chosen, k))
         evidence = replace(
-            evidence, confirmed=confirmed, costs=tuple(cost_tables(study, chosen, cost))
+            with_responses(study, evidence, chosen),
+            confirmed=tuple(confirmed_rows(study, chosen, metric)),
+            costs=tuple(cost_tables(study, chosen, cost)),
         )
-    waiting = [
-        f"waiting for {labels[key]}: rows are selected on the other columns until then"
-        for key in awaited
-    ]
-    remarks = [*waiting, *notes(study, [] if awaited else chosen)]
-    if k > 1:
-        remarks = [
-            f"pass@{k}: one of {k} samples is right, unbiased; checkpoints are selected by pass@1",
-            *remarks,
-        ]
+    remarks = [] if metric == PASS_AT_1 else _about(metric, study, selected, chosen)
+    for key in awaited:
+        remarks.append(
+            f"waiting for {labels[key]}: rows are selected on the other columns until then"
+        )
+    remarks += notes(study, [] if awaited else chosen)
     study.remember()
-    made = make_table(
-        scores, remarks, evidence, titles, labels, verdict(study.experiment, evidence)
-    )
-    if k == 1:
-        return made
-    columns = [
-        replace(each, label=f"{each.label} pass@{k}") if each.benchmark == AVERAGE else each
-        for each in made.columns
-    ]
-    return replace(made, k=k, columns=tuple(columns))
+    judged = verdict(study, evidence)
+    return make_table(scores, remarks, evidence, titles, labels, judged, metric)
 
 
-def _scored_at(selected: Selected, k: int) -> Selected:
-    """The same checkpoint, scored by pass@k."""
-    if k == 1:
-        return selected
-    for key, seeds in selected.best.counts.items():
+def _rescored(study: Study, selected: Selected, metric: Metric) -> Selected | None:
+    """The same checkpoint, scored by another metric; None where its evaluators did not note which
+    answers were right.
+    """
+    best = selected.best
+    for key, seeds in best.counts.items():
         least = min(seed.samples for seed in seeds)
-        if k > least:
+        if metric.k > least:
             expected = (
                 f"a k of at most {least}, the samples of each problem of {key} in {selected.setup}"
             )
-            raise refuse("--metric", f"pass@{k}", expected)
-    return replace(selected, best=replace(selected.best, k=k))
+            raise refuse("--metric", str(metric), expected)
+    if metric.kind == "pass":
+        return replace(selected, best=replace(best, metric=metric))
+    ids = study.evaluation_ids(selected.setup)
+    wanted = {key: ids[key] for key in best.counts}
+    counts = read_counts(study, best.units, wanted, best.step, metric)
+    if len(counts) < len(wanted):
+        return None
+    return replace(selected, best=replace(best, counts=counts, metric=metric))
+
+
+def _about(
+    metric: Metric, study: Study, selected: Sequence[Selected], scored: Sequence[Selected]
+) -> list[str]:
+    """Notes on a metric that no checkpoint was selected by: what it is, and which rows lack it."""
+    k = metric.k
+    if metric.kind == "pass":
+        remarks = [
+            f"{metric}: one of {k} samples is right, unbiased; checkpoints are selected by pass@1"
+        ]
+    else:
+        remarks = [
+            f"{metric}: the most frequent of {k} answers is right, exact over all choices of {k} samples; right "
+            "answers vote together, a sample without an answer has no vote, and one of m answers that tie counts "
+            "1/m; checkpoints are selected by pass@1"
+        ]
+    known = {(each.setup, each.best.method) for each in scored}
+    lacking = []
+    for each in selected:
+        if (each.setup, each.best.method) not in known:
+            lacking.append(f"{each.setup} {method_label(each.best.method)}")
+    if lacking:
+        remarks.append(
+            f"no {metric} of {', '.join(lacking)}: an older version did not note which answers were right; "
+            f"{study.invocation.command('regrade')} does"
+        )
+    return remarks
 
 
 def _awaited(study: Study) -> list[tuple[str, str]]:
@@ -101,13 +128,12 @@ def _awaited(study: Study) -> list[tuple[str, str]]:
         if not family[0][0].is_trial or not all(run.trained for run in runs):
             continue
         setup = family[0][0].setup
-        ids = study.evaluation_ids(setup)
-        sampled = {
-            key
-            for key, evaluation_id in ids.items()
-            if any(run.evaluated_steps(evaluation_id) for run in runs)
-        }
-        awaited |= {(setup, key): None for key in ids if sampled and key not in sampled}
+        ids, unsampled = study.evaluation_ids(setup), []
+        for key, evaluation_id in ids.items():
+            if not any(run.evaluated_steps(evaluation_id) for run in runs):
+                unsampled.append(key)
+        if len(unsampled) < len(ids):
+            awaited |= dict.fromkeys((setup, key) for key in unsampled)
     return list(awaited)
 
 
@@ -123,51 +149,41 @@ def _without(study: Study, awaited: list[tuple[str, str]]) -> Study:
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:
     """Notes that a reader of the table needs: missing units and samples, spread, small benchmarks."""
-    missing = len(status.missing_units(study))
-    partial = (
-        [f"partial: {len(study.units) - missing} of {len(study.units)} units done"]
-        if missing
-        else []
-    )
-    unsampled = []
+    found = []
+    missing = len(missing_units(study))
+    if missing:
+        found.append(f"partial: {len(study.units) - missing} of {len(study.units)} units done")
     spreads: dict[str, list[str]] = {}  # of each setup
+    small: dict[str, None] = {}
     for selected in chosen:
         best, method = selected.best, method_label(selected.best.method)
         if not best.complete:
-            unsampled.append(
+            found.append(
                 f"{selected.setup} {method}: selected before any checkpoint has the samples asked for"
             )
         if best.spread is not None:
             spread = f"{method} {best.spread * PERCENT:.1f} ({best.seeds} seeds)"
             spreads.setdefault(selected.setup, []).append(spread)
-    deviations = [
-        f"{setup}: standard deviation of Avg: {', '.join(of)}" for setup, of in spreads.items()
-    ]
-    return [*partial, *unsampled, *deviations, *_small_benchmarks(study, chosen)]
-
-
-def _small_benchmarks(study: Study, chosen: list[Selected]) -> list[str]:
-    """A line for each benchmark with so few problems that its intervals say little."""
-    lines = {}
-    for selected in chosen:
         runs = study.experiment.setups[selected.setup].evaluation.benchmarks
-        for key, counts in selected.best.counts.items():
-            if len(counts[0].n) < FEW_PROBLEMS:
-                problems = f"{len(counts[0].n)} problem{'s' * (len(counts[0].n) != 1)}"
-                lines[
-                    f"{benchmark_label(key, runs[key])}: {problems}, so its intervals are wide"
-                ] = None
-    return list(lines)
+        for key, counts in best.counts.items():
+            problems = len(counts[0].n)
+            if problems < FEW_PROBLEMS:
+                count = f"{problems} problem{'' if problems == 1 else 's'}"
+                small[f"{benchmark_label(key, runs[key])}: {count}, so its intervals are wide"] = (
+                    None
+                )
+    for setup, of_methods in spreads.items():
+        found.append(f"{setup}: standard deviation of Avg: {', '.join(of_methods)}")
+    return [*found, *small]
 
 
 def base_scores(study: Study) -> dict[str, float]:
     """Mean pass@1 of each setup's untrained student."""
     scores = {}
     for unit in study.units:
-        if not unit.is_untrained:
-            continue
-        ids = list(study.evaluation_ids(unit.setup).values())
-        score = selection.mean_score(study.reader(unit), ids, 0)
-        if score is not None:
-            scores[unit.setup] = score
+        if unit.is_untrained:
+            ids = list(study.evaluation_ids(unit.setup).values())
+            score = selection.mean_score(study.reader(unit), ids, 0)
+            if score is not None:
+                scores[unit.setup] = score
     return scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from analysis.labels import BASE, method_label
+from analysis.labels import AVERAGE, BASE, method_label
 from analysis.scores.evidence import ONE_RUN, Evidence, RowEvidence
 from analysis.scores.uncertainty import CONFIDENCE
 
@@ -20,12 +20,11 @@ COLUMNS = (
     "Seeds: training runs that a score is the mean of.",
 )
 UNEQUAL = "not tested"  # in place of p, where a method was chosen from more or fewer checkpoints than vanilla
+LENGTHS = "Tokens right, Tokens wrong: mean length of right and of wrong responses."
 CONFIRMED = (
     "Confirmed: the chosen setting and step, trained on seeds that took no part in choosing, on new samples.",
     "Lead: explored − confirmed, the luck of the choice.",
 )
-
-
 COST = (
     "Cost: of the training steps and the supervised stage before them, without start, evaluation and saving; a mean "
     "over seeds.",
@@ -42,9 +41,27 @@ def explanation(evidence: Evidence) -> list[str]:
     sentences = [*intervals_sentences(evidence), *columns, *_unequal_families(evidence.rows)]
     return [
         *sentences,
+        *responses_sentences(evidence),
         *(CONFIRMED if evidence.confirmed else ()),
         *(COST if evidence.costs else ()),
     ]
+
+
+def responses_sentences(evidence: Evidence) -> list[str]:
+    """Say what the numbers of the responses are; those that no row has are passed over."""
+    known: set[str] = set()
+    for row in evidence.rows:
+        known |= row.columns[AVERAGE].responses.keys()
+    sentences = []
+    if "pass_at_k" in known:
+        k = "k" if len({row.k for row in evidence.rows}) > 1 else str(evidence.rows[0].k)
+        voted = f"; maj@{k}: the most frequent of {k} answers is" if "maj_at_k" in known else ""
+        sentences.append(
+            f"pass@{k}: one of {k} samples is right{voted}; exact over all choices of {k} samples."
+        )
+    if "truncated" in known:
+        sentences.append("Truncated, No answer: shares of the samples in per cent.")
+    return [*sentences, LENGTHS] if "tokens_right" in known else sentences
 
 
 def intervals_sentences(evidence: Evidence) -> list[str]:

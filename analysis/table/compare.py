@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
-from analysis.numbers import tenths_text
 from analysis.scores.assess import (
     chosen_alike,
     differences,
@@ -16,40 +17,19 @@ from analysis.scores.assess import (
     replicate_scores,
     seed_spreads,
 )
-from analysis.scores.candidates import Candidate, select
+from analysis.scores.candidates import Candidate, Selected, select
 from analysis.scores.confirmed import confirmed_candidates
 from analysis.scores.evidence import Difference
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.scores.verdict import Verdict, pair_verdict
 from analysis.table.captions import FEW, PER_CENT
-from analysis.table.evidence_formats import (
-    LIMITS,
-    P,
-    difference_object,
-    gap_text,
-    limits_text,
-    tested_text,
-)
+from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_cells, number_text
 from analysis.table.formats import markdown_advice
 from orchestrator import sheet
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import known_method
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
-
-CSV_COLUMNS = (
-    *("setup", "benchmark", "first", "second", "first_score", "second_score"),
-    *(
-        "difference",
-        "ci_low",
-        "ci_high",
-        "p_value",
-        "problems",
-        "first_seeds",
-        "second_seeds",
-        "interval_over",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -71,6 +51,10 @@ class MethodComparison:
     verdict: Verdict
     confirmed: bool = False
 
+    def sides(self) -> list[tuple[str, Candidate | None]]:
+        """Both methods with their checkpoints."""
+        return [(self.methods[0], self.first), (self.methods[1], self.second)]
+
 
 def compare(study: Study, pair: str) -> list[MethodComparison]:
     """The comparison in each setup, of confirmed checkpoints where both methods have one.
@@ -79,76 +63,72 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
     they are not two different methods of the experiment, or rest on different problems.
     """
     methods = _parse_pair(pair, [*study.experiment.methods, BASE])
-    titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
     study = with_confirmation(study)
     chosen = select(study)
     comparisons = []
-    for name, setup in study.experiment.setups.items():
-        of_setup = {selected.best.method: selected for selected in chosen if selected.setup == name}
-        best = {method: selected.best for method, selected in of_setup.items()}
-        confirmed = confirmed_candidates(study, name)
-        if confirmed.keys() >= set(methods):
-            best = confirmed
-        first, second = (best.get(method) for method in methods)
-        columns: dict[str, Difference | None] = dict.fromkeys(
-            [AVERAGE, *setup.evaluation.benchmarks]
-        )
-        if first is not None and second is not None:
-            drawn = replicate_scores({methods[0]: first, methods[1]: second})
-            gaps = differences(
-                first, second, [drawn[method] for method in methods], seed_spreads(best.values())
-            )
-            if best is not confirmed and BASE not in methods:
-                gaps = chosen_alike(
-                    gaps, (of_setup[methods[0]].candidates, of_setup[methods[1]].candidates)
-                )
-            columns |= gaps
-        sentence = pair_verdict(
-            study.experiment, methods, columns[AVERAGE], confirmed=best is confirmed
-        )
-        found = (first, second, columns, sentence, best is confirmed)
-        comparisons.append(MethodComparison(name, titles[name], methods, *found))
+    for setup in study.experiment.setups:
+        of_setup = [selected for selected in chosen if selected.setup == setup]
+        comparisons.append(_compare_in(study, setup, methods, of_setup))
     return comparisons
+
+
+def _compare_in(
+    study: Study, setup: str, methods: tuple[str, str], chosen: Sequence[Selected]
+) -> MethodComparison:
+    sizes = {selected.best.method: selected.candidates for selected in chosen}
+    best = {selected.best.method: selected.best for selected in chosen}
+    confirmed = confirmed_candidates(study, setup)
+    is_confirmed = confirmed.keys() >= set(methods)
+    if is_confirmed:
+        best = confirmed
+    first, second = best.get(methods[0]), best.get(methods[1])
+    benchmarks = study.experiment.setups[setup].evaluation.benchmarks
+    columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *benchmarks])
+    if first is not None and second is not None:
+        drawn = replicate_scores({first.method: first, second.method: second})
+        replicates = [drawn[first.method], drawn[second.method]]
+        gaps = differences(first, second, replicates, seed_spreads(best.values()))
+        if not is_confirmed and BASE not in methods:
+            gaps = chosen_alike(gaps, (sizes[methods[0]], sizes[methods[1]]))
+        columns |= gaps
+    judged = pair_verdict(study, methods, columns[AVERAGE], is_confirmed)
+    title = setup_title(setup, study.experiment.setups)
+    return MethodComparison(setup, title, methods, first, second, columns, judged, is_confirmed)
 
 
 def verdict_of(comparisons: Sequence[MethodComparison]) -> Verdict:
     """The verdict on two methods over all setups; a setup's title precedes each sentence where
     setups differ.
     """
-    sentences, advice = [], None
+    advice, named, sentences = None, list[str](), dict[str, None]()
     for comparison in comparisons:
-        sentences += [(comparison.title, sentence) for sentence in comparison.verdict.sentences]
         advice = advice or comparison.verdict.advice
-    if len({sentence for _, sentence in sentences}) < 2:
-        return Verdict(tuple(sentence for _, sentence in sentences[:1]), advice)
-    return Verdict(tuple(f"{title}: {sentence}" for title, sentence in sentences), advice)
+        for sentence in comparison.verdict.sentences:
+            sentences[sentence] = None
+            named.append(f"{comparison.title}: {sentence}")
+    return Verdict(tuple(named if len(sentences) > 1 else sentences), advice)
 
 
 def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
     """A table for each setup under a line that names the two checkpoints."""
     lines: list[str] = []
     for comparison in comparisons:
-        names = []
-        for method, checkpoint in zip(
-            comparison.methods, (comparison.first, comparison.second), strict=True
-        ):
-            known = (
-                ""
-                if checkpoint is None
-                else f"{checkpoint.title}{', confirmed' if comparison.confirmed else ''}"
-            )
-            names.append(known or f"{method_label(method)} (no scores yet)")
-        headings = ["Benchmark", *map(method_label, comparison.methods), "Difference", LIMITS, P]
-        rows = _text_rows(comparison)
-        table = sheet.Sheet.of(headings, rows)
-        if not any(row[-1] for row in rows):
-            table = table.only(range(len(headings) - 1))
-        lines += [
-            f"**{comparison.title}**: {' − '.join(names)}",
-            "",
-            *sheet.to_markdown(table, aligned=True),
-            "",
-        ]
+        suffix = ", confirmed" if comparison.confirmed else ""
+        labels, names = [], []
+        for method, checkpoint in comparison.sides():
+            labels.append(method_label(method))
+            missing = f"{labels[-1]} (no scores yet)"
+            names.append(f"{checkpoint.title}{suffix}" if checkpoint else missing)
+        rows = []
+        for row in _rows(comparison):
+            scores = [number_text(row.first), number_text(row.second)]
+            gap = gap_cells(row.difference).values()
+            rows.append([benchmark_label(row.benchmark), *scores, *gap])
+        table = sheet.Sheet.of(["Benchmark", *labels, "Difference", LIMITS, P], rows)
+        if not any(row[-1] for row in rows):  # without any p-value
+            table = table.only(range(len(table.headings) - 1))
+        lines += [f"**{comparison.title}**: {' − '.join(names)}", ""]
+        lines += [*sheet.to_markdown(table, aligned=True), ""]
     found = verdict_of(comparisons)
     paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in found.sentences)]
     paragraphs += markdown_advice(found)
@@ -157,9 +137,9 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
 
 def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
     """Say what the intervals and p let vary."""
-    gaps = [
-        gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None
-    ]
+    gaps: list[Difference] = []
+    for comparison in comparisons:
+        gaps += [gap for gap in comparison.columns.values() if gap is not None]
     over_seeds = [gap for gap in gaps if gap.estimate.over == "seeds"]
     sentences = []
     if over_seeds:
@@ -182,33 +162,44 @@ def to_csv(comparisons: Sequence[MethodComparison]) -> str:
     """
     rows = []
     for comparison in comparisons:
-        for row in _objects(comparison):
-            gap = row["difference"] or dict.fromkeys(
-                ("value", "low", "high", "p_value", "interval_over")
-            )
-            numbers = [row["first"], row["second"], gap["value"], gap["low"], gap["high"]]
-            texts = ["" if number is None else f"{number:.2f}" for number in numbers]
-            p_value = "" if gap["p_value"] is None else f"{gap['p_value']:.4f}"
-            named = (comparison.setup, row["benchmark"], *comparison.methods)
-            runs = [found and found.seeds for found in (comparison.first, comparison.second)]
-            rows.append(
-                (*named, *texts, p_value, row["problems"], *runs, *(gap["interval_over"] or [""]))
-            )
-    return sheet.to_csv(CSV_COLUMNS, rows)
+        first_seeds, second_seeds = (found and found.seeds for _, found in comparison.sides())
+        for row in _rows(comparison):
+            gap = row.difference
+            estimate = gap and gap.estimate
+            values = {
+                "setup": comparison.setup,
+                "benchmark": row.benchmark,
+                "first": comparison.methods[0],
+                "second": comparison.methods[1],
+                "first_score": _decimals(row.first),
+                "second_score": _decimals(row.second),
+                "difference": _decimals(estimate and estimate.value),
+                "ci_low": _decimals(estimate and estimate.interval.low),
+                "ci_high": _decimals(estimate and estimate.interval.high),
+                "p_value": _decimals(gap and gap.p_value, 4),
+                "problems": row.problems,
+                "first_seeds": first_seeds,
+                "second_seeds": second_seeds,
+                "interval_over": estimate and estimate.over,
+            }
+            rows.append(values)
+    return sheet.to_csv(list(rows[0]), [list(values.values()) for values in rows])
+
+
+def _decimals(value: Fraction | float | None, decimals: int = 2) -> str | None:
+    return None if value is None else f"{float(value):.{decimals}f}"
 
 
 def to_json(comparisons: Sequence[MethodComparison]) -> str:
     """Scores in percent, missing numbers null; `units` are the runs of the checkpoints."""
     found = verdict_of(comparisons)
-    rows = [
-        {
-            "setup": comparison.setup,
-            "first": _checkpoint_object(comparison.methods[0], comparison.first),
-            "second": _checkpoint_object(comparison.methods[1], comparison.second),
-            "columns": _objects(comparison),
-        }
-        for comparison in comparisons
-    ]
+    rows = []
+    for comparison in comparisons:
+        first, second = itertools.starmap(_checkpoint_object, comparison.sides())
+        columns = [row.to_object() for row in _rows(comparison)]
+        rows.append(
+            {"setup": comparison.setup, "first": first, "second": second, "columns": columns}
+        )
     document = {
         "comparisons": rows,
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES},
@@ -245,50 +236,43 @@ def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _objects(comparison: MethodComparison) -> list[dict[str, Any]]:
-    """A row for each column: both scores, their difference and the number of problems; None where
-    missing.
-    """
-    first, second = (
-        exact_scores(found) if found else {} for found in (comparison.first, comparison.second)
-    )
-    known = comparison.first or comparison.second
-    sizes = {key: len(counts[0].problems) for key, counts in known.counts.items()} if known else {}
-    sizes |= {AVERAGE: sum(sizes.values())} if known else {}
-    return [
-        {
-            "benchmark": key,
-            "first": float(first[key]) if first else None,
-            "second": float(second[key]) if second else None,
-            "difference": difference_object(found),
-            "problems": sizes.get(key),
+class _Row(NamedTuple):
+    """A column of a comparison: both scores in percent, their difference and the problems."""
+
+    benchmark: str
+    first: Fraction | None
+    second: Fraction | None
+    difference: Difference | None
+    problems: int | None
+
+    def to_object(self) -> dict[str, Any]:
+        return self._asdict() | {
+            "first": None if self.first is None else float(self.first),
+            "second": None if self.second is None else float(self.second),
+            "difference": difference_object(self.difference),
         }
-        for key, found in comparison.columns.items()
-    ]
 
 
-def _text_rows(comparison: MethodComparison) -> list[list[str]]:
-    first, second = (
-        exact_scores(found) if found else {} for found in (comparison.first, comparison.second)
-    )
+def _rows(comparison: MethodComparison) -> list[_Row]:
+    first = exact_scores(comparison.first) if comparison.first else {}
+    second = exact_scores(comparison.second) if comparison.second else {}
+    sizes = dict[str, int]()
+    known = comparison.first or comparison.second
+    if known:
+        for key, of_seeds in known.counts.items():
+            sizes[key] = len(of_seeds[0].problems)
+        sizes[AVERAGE] = sum(sizes.values())
     rows = []
     for key, gap in comparison.columns.items():
-        scores = [
-            tenths_text(first[key]) if first else "",
-            tenths_text(second[key]) if second else "",
-        ]
-        difference = [gap_text(gap), limits_text(gap), tested_text(gap)] if gap else ["", "", ""]
-        rows.append([benchmark_label(key), *scores, *difference])
+        rows.append(_Row(key, first.get(key), second.get(key), gap, sizes.get(key)))
     return rows
 
 
 def _checkpoint_object(method: str, found: Candidate | None) -> dict[str, Any]:
-    if found is None:
-        return {"method": method, "knobs": None, "step": None, "units": [], "seeds": None}
-    known = {
-        "knobs": found.knobs,
-        "step": found.step,
-        "units": list(found.units),
-        "seeds": found.seeds,
+    return {
+        "method": method,
+        "knobs": found.knobs if found else None,
+        "step": found.step if found else None,
+        "units": list(found.units) if found else [],
+        "seeds": found.seeds if found else None,
     }
-    return {"method": method, **known}

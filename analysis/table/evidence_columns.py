@@ -4,58 +4,69 @@ their types.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
-from analysis.scores.evidence import ColumnEvidence, RowEvidence
+from analysis.scores.evidence import RowEvidence
+from analysis.scores.responses import AMOUNTS, SHARES
 
-# Name → number in percent, None where it is missing; a CSV file has it in the unit of the table's
-# scores.
-SCORES: dict[str, Callable[[ColumnEvidence], float | Fraction | None]] = {
-    "ci_low": lambda column: column.score.interval.low,
-    "ci_high": lambda column: column.score.interval.high,
-    "split_half": lambda column: column.split_half,
-    "fresh": lambda column: column.fresh and column.fresh.value,
-    "fresh_low": lambda column: column.fresh and column.fresh.interval.low,
-    "fresh_high": lambda column: column.fresh and column.fresh.interval.high,
-    "minus_vanilla": lambda column: column.difference and column.difference.estimate.value,
-    "minus_vanilla_low": lambda column: (
-        column.difference and column.difference.estimate.interval.low
-    ),
-    "minus_vanilla_high": lambda column: (
-        column.difference and column.difference.estimate.interval.high
-    ),
+# Column → what is in it; "percent" is in the unit of the table's scores in a CSV file.
+Kind = Literal["percent", "Float64", "Int64", "string"]
+KINDS: dict[str, Kind] = {
+    "ci_low": "percent",
+    "ci_high": "percent",
+    "split_half": "percent",
+    "fresh": "percent",
+    "fresh_low": "percent",
+    "fresh_high": "percent",
+    "minus_vanilla": "percent",
+    "minus_vanilla_low": "percent",
+    "minus_vanilla_high": "percent",
+    "p_value": "Float64",
+    "candidates": "Int64",
+    "step": "Int64",
+    "setting": "string",
+    "seeds": "Int64",
+    "problems": "Int64",
+    "samples": "Int64",
+    "n": "Int64",
+    "interval_over": "string",
+    "minus_vanilla_over": "string",
+    "k": "Int64",
 }
+for _name in AMOUNTS:
+    _kind: Kind = "percent" if _name in SHARES else "Float64"
+    KINDS |= {_name: _kind, f"{_name}_low": _kind, f"{_name}_high": _kind}
 
-# Name → type of a DataFrame's column, and value; None where it is missing.
-FACTS: dict[str, tuple[str, Callable[[RowEvidence, ColumnEvidence], Any]]] = {
-    "p_value": ("Float64", lambda _, column: column.difference and column.difference.p_value),
-    "candidates": ("Int64", lambda row, _: row.candidates),
-    "step": ("Int64", lambda row, _: row.step),
-    "setting": ("string", lambda row, _: row.setting),
-    "seeds": ("Int64", lambda row, _: len(row.units)),
-    "problems": ("Int64", lambda _, column: column.problems),
-    "samples": ("Int64", lambda _, column: column.samples),
-    "n": ("Int64", lambda _, column: column.n),
-    "interval_over": ("string", lambda _, column: column.score.over),
-    "minus_vanilla_over": (
-        "string",
-        lambda _, column: column.difference and column.difference.estimate.over,
-    ),
-}
-
-EVIDENCE_COLUMNS = (*SCORES, *FACTS)
-TYPES = dict.fromkeys(SCORES, "Float64") | {name: kind for name, (kind, _) in FACTS.items()}
+EVIDENCE_COLUMNS = tuple(KINDS)
+TYPES = {name: "Float64" if kind == "percent" else kind for name, kind in KINDS.items()}
 
 
 def evidence_values(row: RowEvidence, benchmark: str) -> dict[str, Any]:
-    """The values of `EVIDENCE_COLUMNS` by name, scores in percent."""
-    column, values = row.columns[benchmark], dict[str, Any]()
-    for name, score_of in SCORES.items():
-        score = score_of(column)
-        values[name] = None if score is None else float(score)
-    return values | {name: value_of(row, column) for name, (_, value_of) in FACTS.items()}
+    """The values of `EVIDENCE_COLUMNS` by name, scores in percent; None where one is missing."""
+    column = row.columns[benchmark]
+    gap = column.difference
+    found: dict[str, Any] = dict.fromkeys(EVIDENCE_COLUMNS)
+    numbers = {"": column.score, "fresh": column.fresh, "minus_vanilla": gap and gap.estimate}
+    for name, number in (numbers | dict(column.responses)).items():
+        if number is not None:
+            limits = name or "ci"
+            found |= {name: float(number.value)} if name else {}
+            found[f"{limits}_low"] = number.interval.low
+            found[f"{limits}_high"] = number.interval.high
+    return found | {
+        "split_half": column.split_half,
+        "p_value": gap and gap.p_value,
+        "candidates": row.candidates,
+        "step": row.step,
+        "setting": row.setting,
+        "seeds": len(row.units),
+        "problems": column.problems,
+        "samples": column.samples,
+        "n": column.n,
+        "interval_over": column.score.over,
+        "minus_vanilla_over": gap and gap.estimate.over,
+        "k": row.k,
+    }
 
 
 def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[str]:
@@ -64,13 +75,14 @@ def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[st
     """
     if row is None:
         return [""] * len(EVIDENCE_COLUMNS)
-    decimals = 2 if scale == 1 else 4
     fields = []
     for name, value in evidence_values(row, benchmark).items():
         if value is None:
             fields.append("")
-        elif name in SCORES:
-            fields.append(f"{value * scale:.{decimals}f}")
+        elif KINDS[name] == "percent":
+            fields.append(f"{value * scale:.{2 if scale == 1 else 4}f}")
+        elif KINDS[name] == "Float64":
+            fields.append(f"{value:.4f}")
         else:
-            fields.append(f"{value:.4f}" if name == "p_value" else str(value))
+            fields.append(str(value))
     return fields

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
-from analysis.costs import TrainingCost, hours_or_minutes
+from analysis.costs import hours_or_minutes
 from analysis.labels import AVERAGE, method_label, order_methods
 from analysis.numbers import p_text, signed, tenths_text
 from analysis.scores.evidence import (
     ONE_RUN,
-    ColumnEvidence,
     ConfirmedRow,
     CostRow,
     CostTable,
@@ -29,52 +29,37 @@ AnyRow = TypeVar("AnyRow", RowEvidence, ConfirmedRow, CostRow)
 ESCAPES = str.maketrans({ONE_RUN: f"\\{ONE_RUN}"})  # of Markdown
 PROBLEMS_ONLY = " problems only"
 
-# Columns of the table of selected checkpoints, in this order.
-METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP = (
-    "Method",
-    "Avg",
-    "Split-half",
-    "Fresh",
-    "Left-out",
-    "− Vanilla",
-)
-LIMITS, P, OF, SEEDS, STEP, SETTING = (
-    f"{100 * CONFIDENCE:g} % interval",
-    "p",
-    "Of",
-    "Seeds",
-    "Step",
-    "Setting",
-)
-ALWAYS = (
-    METHOD,
-    SCORE,
-    SPLIT_HALF,
-    FRESH,
-    OF,
-    SEEDS,
-    STEP,
-    SETTING,
-)  # the others stand where a row has them
-CONFIRMED, EXPLORED, LEAD, RUNS = (
-    "Confirmed",
-    "Explored",
-    "Lead",
-    "Seeds",
-)  # of confirmed checkpoints
-AT = "Avg at "  # what follows is a cost
+# Headings of the selected checkpoints, in this order.
+METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT = "Method", "Avg", "Split-half", "Fresh", "Left-out"
+GAP, LIMITS, P = "− Vanilla", f"{100 * CONFIDENCE:g} % interval", "p"
+OF, SEEDS, STEP, SETTING = "Of", "Seeds", "Step", "Setting"
+# The others stand where a row has them.
+ALWAYS = (METHOD, SCORE, SPLIT_HALF, FRESH, OF, SEEDS, STEP, SETTING)
+CONFIRMED, EXPLORED, LEAD = "Confirmed", "Explored", "Lead"
+AT = "Avg at "  # a cost follows
 TRAINED = "Seconds"
-COST_NUMBERS: Mapping[str, Callable[[TrainingCost], float | None]] = {
-    TRAINED: lambda cost: cost.seconds,
-    "Student tokens": lambda cost: cost.student_tokens,
-    "Teacher scored": lambda cost: cost.teacher_scored,
-    "Teacher decoded": lambda cost: cost.teacher_decoded,
-    "Supervised": lambda cost: cost.supervised_updates,
-    "Updates": lambda cost: cost.updates,
+COST_NUMBERS = {
+    TRAINED: "seconds",
+    "Student tokens": "student_tokens",
+    "Teacher scored": "teacher_scored",
+    "Teacher decoded": "teacher_decoded",
+    "Supervised": "supervised_updates",
+    "Updates": "updates",
 }
-BlockKind = Literal["selected", "confirmed", "cost"]
+PASS, MAJ = "pass@", "maj@"  # k follows
+TRUNCATED, NO_ANSWER = "Truncated", "No answer"
+RESPONSES: Mapping[str, str] = {
+    "pass_at_k": PASS,
+    "maj_at_k": MAJ,
+    "truncated": TRUNCATED,
+    "no_answer": NO_ANSWER,
+    "tokens_right": "Tokens right",
+    "tokens_wrong": "Tokens wrong",
+}
+BlockKind = Literal["selected", "responses", "confirmed", "cost"]
 TITLES: Mapping[BlockKind, str] = {
     "selected": "",
+    "responses": "What pass@1 hides",
     "confirmed": "Confirmed on seeds that took no part in choosing",
     "cost": "Cost of training up to the selected step, and scores at equal cost",
 }
@@ -83,8 +68,8 @@ LEFT = (METHOD, SETTING)  # the others are numbers
 
 @dataclass(frozen=True)
 class EvidenceBlock:
-    """A sheet of the selected checkpoints of a setup, of its confirmed ones, or of what their
-    training costs.
+    """A sheet of the selected checkpoints of a setup, of their responses, of the confirmed
+    checkpoints, or of what training costs.
     """
 
     setup: str
@@ -97,100 +82,140 @@ class EvidenceBlock:
 
 
 def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
-    """The selected checkpoints of each setup, then the confirmed ones."""
+    """The selected checkpoints of each setup with their responses, the confirmed ones, the costs."""
     if evidence is None:
         return []
     found = []
     for setup, rows in by_setup(evidence.rows).items():
         # Without vanilla nothing is compared, and without several seeds nothing has a p-value;
         # other columns stand.
-        sheet = _sheet([_cells(row) for row in rows], ALWAYS)
+        sheet = sheet_of(map(_selected_cells, rows), ALWAYS)
         found.append(EvidenceBlock(setup, "selected", sheet))
+        if any(row.columns[AVERAGE].responses for row in rows):
+            sheet = sheet_of(response_cells(row, AVERAGE) for row in rows)
+            found.append(EvidenceBlock(setup, "responses", sheet))
     for setup, rows in by_setup(evidence.confirmed).items():
-        found.append(
-            EvidenceBlock(setup, "confirmed", _sheet([_confirmed_cells(row) for row in rows]))
-        )
+        found.append(EvidenceBlock(setup, "confirmed", sheet_of(map(_confirmed_cells, rows))))
     for table in evidence.costs:
-        rows = by_setup(table.rows)[table.setup]
-        found.append(
-            EvidenceBlock(table.setup, "cost", _sheet([_cost_cells(table, row) for row in rows]))
-        )
+        sheet = sheet_of(_cost_cells(table, row) for row in in_order(table.rows))
+        found.append(EvidenceBlock(table.setup, "cost", sheet))
     return found
+
+
+def in_order(rows: Iterable[AnyRow]) -> list[AnyRow]:
+    """The rows with their methods in the order of the table."""
+    rows = list(rows)
+    order = order_methods(row.method for row in rows)
+    return sorted(rows, key=lambda row: order.index(row.method))
 
 
 def by_setup(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
     """The rows of each setup, methods in the order of the table."""
     groups: dict[str, list[AnyRow]] = {}
-    for row in rows:
+    for row in in_order(rows):
         groups.setdefault(row.setup, []).append(row)
-    for setup, group in groups.items():
-        order = list(order_methods(row.method for row in group))
-        groups[setup] = sorted(group, key=lambda row: order.index(row.method))
     return groups
 
 
-def _sheet(rows: Sequence[Mapping[str, str]], always: Collection[str] = ()) -> Sheet:
+def sheet_of(rows: Iterable[Mapping[str, str]], always: Collection[str] = ()) -> Sheet:
     """Rows of texts by heading; a column without any stands only where it is one of `always`.
 
     An interval over problems alone is faint.
     """
-    filled = {name for row in rows for name, text in row.items() if text}
-    headings = [name for name in rows[0] if name in filled or name in always]
+    rows = list(rows)
+    headings = []
+    for name in rows[0]:
+        if name in always or any(row[name] for row in rows):
+            headings.append(name)
     cells = []
     for row in rows:
+        texts = [row[name] for name in headings]
         cells.append(
-            [
-                Cell(row[name], mark="faint" if PROBLEMS_ONLY in row[name] else None)
-                for name in headings
-            ]
+            [Cell(text, mark="faint" if PROBLEMS_ONLY in text else None) for text in texts]
         )
     return Sheet(headings, cells, [place for place, name in enumerate(headings) if name in LEFT])
 
 
-def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
-    column = row.columns.get(AVERAGE)
-    gap = column.difference if column else None
+def _selected_cells(row: RowEvidence) -> dict[str, str]:
+    column = row.columns[AVERAGE]
     return {
         METHOD: method_label(row.method),
-        CONFIRMED: f"{tenths_text(column.score.value)} ±{column.score.reach}" if column else "",
-        GAP: gap_text(gap) if gap else "",
-        LIMITS: limits_text(gap) if gap else "",
-        P: p_text(gap.p_value) if gap else "",
-        EXPLORED: tenths_text(column.explored) if column else "",
-        LEAD: signed(column.lead) if column else "",
-        RUNS: str(len(row.units)) if row.complete else f"{len(row.units)} of {row.wanted}",
+        SCORE: score_text(column.score),
+        SPLIT_HALF: number_text(column.split_half),
+        FRESH: number_text(column.fresh and column.fresh.value),
+        LEFT_OUT: number_text(column.left_out),
+        **gap_cells(column.difference),
+        OF: str(row.candidates),
+        SEEDS: str(row.seeds) if row.seeds else "",
         STEP: str(row.step),
-        SETTING: " ".join(f"{name}={value:g}" for name, value in row.knobs.items()),
+        SETTING: row.setting,
+    }
+
+
+def response_cells(row: RowEvidence, column: str) -> dict[str, str]:
+    """A text for each number of the responses, by its heading; empty where it is missing."""
+    cells = {METHOD: method_label(row.method)}
+    for name, heading in RESPONSES.items():
+        shown = f"{heading}{row.k}" if heading in (PASS, MAJ) else heading
+        cells[shown] = score_text(row.columns[column].responses.get(name))
+    return cells
+
+
+def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
+    column = row.columns.get(AVERAGE)
+    return {
+        METHOD: method_label(row.method),
+        CONFIRMED: score_text(column and column.score),
+        **gap_cells(column and column.difference),
+        EXPLORED: number_text(column and column.explored),
+        LEAD: signed(column.lead) if column else "",
+        SEEDS: str(len(row.units)) if row.complete else f"{len(row.units)} of {row.wanted}",
+        STEP: str(row.step),
+        SETTING: row.setting,
     }
 
 
 def _cost_cells(table: CostTable, row: CostRow) -> dict[str, str]:
-    column = row.columns.get(AVERAGE)
-    gap = column.difference if column else None
-    time, texts = row.cost.device_seconds, dict[str, str]()
-    for name, number_of in COST_NUMBERS.items():
-        value = number_of(row.cost)
-        texts[name] = (
-            "" if value is None else f"{value:,.1f}" if name == TRAINED else f"{value:,.0f}"
-        )
-    return {
+    column, time = row.columns.get(AVERAGE), row.cost.device_seconds
+    cells = {
         METHOD: method_label(row.method),
-        f"{AT}{table.text}": f"{tenths_text(column.score.value)} ±{column.score.reach}"
-        if column
-        else row.why_not,
-        GAP: gap_text(gap) if gap else "",
-        LIMITS: limits_text(gap) if gap else "",
-        P: tested_text(gap) if gap else "",
+        f"{AT}{table.text}": score_text(column.score) if column else row.why_not,
+        **gap_cells(column and column.difference),
         "GPU-hours" if table.on_gpus else "Core-min": ""
         if time is None
         else hours_or_minutes(time, table.on_gpus),
-        **texts,
     }
+    for heading, name in COST_NUMBERS.items():
+        value = getattr(row.cost, name)
+        decimals = 1 if heading == TRAINED else 0
+        cells[heading] = "" if value is None else f"{value:,.{decimals}f}"
+    return cells
+
+
+def score_text(score: Estimate | None) -> str:
+    """`86.4 ±1.5`; empty where the score is missing."""
+    return f"{tenths_text(score.value)} ±{score.reach}" if score else ""
+
+
+def number_text(value: Fraction | float | None) -> str:
+    """A number with one decimal; empty where it is missing."""
+    return "" if value is None else tenths_text(value)
+
+
+def gap_cells(gap: Difference | None) -> dict[str, str]:
+    """Difference, interval and p by their headings; empty where there is no difference."""
+    if gap is None:
+        return {GAP: "", LIMITS: "", P: ""}
+    return {GAP: gap_text(gap), LIMITS: limits_text(gap), P: tested_text(gap)}
 
 
 def gap_text(gap: Difference) -> str:
     """A difference: `+7.5 (1 seed)`, or `+7.5` where its interval is over seeds."""
-    return f"{signed(gap.estimate.value)}{_caveat(gap)}"
+    text = signed(gap.estimate.value)
+    if gap.estimate.over == "seeds":
+        return text
+    caveats = {0: "no seeds", 1: "1 seed"}
+    return f"{text} ({caveats.get(min(gap.runs), 'equal seeds')})"
 
 
 def tested_text(gap: Difference) -> str:
@@ -205,10 +230,9 @@ def limits_text(gap: Difference) -> str:
     """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4]
     problems only`.
     """
-    low, high = gap.estimate.interval.low, gap.estimate.interval.high
-    return (
-        f"[{signed(low)}, {signed(high)}]{PROBLEMS_ONLY if gap.estimate.over == 'problems' else ''}"
-    )
+    within = gap.estimate.interval
+    text = f"[{signed(within.low)}, {signed(within.high)}]"
+    return text + PROBLEMS_ONLY if gap.estimate.over == "problems" else text
 
 
 def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str]:
@@ -237,37 +261,29 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
 
 def to_object(evidence: Evidence | None) -> dict[str, Any]:
     """The evidence in the JSON form; scores in percent, missing numbers null."""
+    document: dict[str, Any] = {
+        "evidence": [],
+        "costs": [],
+        "benchmarks": [],
+        "bootstrap": None,
+        "seed_spread": {},
+        "caption": [],
+    }
     if evidence is None:
-        return {
-            "evidence": [],
-            "costs": [],
-            "benchmarks": [],
-            "bootstrap": None,
-            "seed_spread": {},
-            "caption": [],
-        }
-    rows: list[RowEvidence] = []
+        return document
     for of_setup in by_setup(evidence.rows).values():
-        rows += of_setup
-    spreads: dict[str, dict[str, Any]] = {}
+        document["evidence"] += map(_row_object, of_setup)
     for (setup, column), spread in evidence.spreads.items():
-        known = spread and {
+        document["seed_spread"].setdefault(setup, {})[column] = spread and {
             "standard_deviation": round(spread.deviation, 4),
             "degrees_of_freedom": spread.freedom,
         }
-        spreads.setdefault(setup, {})[column] = known
-    confirmed = (
-        {"confirmed": [_confirmed_object(row) for row in evidence.confirmed]}
-        if evidence.confirmed
-        else {}
-    )
-    return {
-        **confirmed,
+    if evidence.confirmed:
+        document["confirmed"] = [_confirmed_object(row) for row in evidence.confirmed]
+    return document | {
         "costs": [_cost_object(table) for table in evidence.costs],
-        "evidence": [_row_object(row) for row in rows],
         "benchmarks": [asdict(source) for source in evidence.benchmarks],
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES, "splits": SPLITS},
-        "seed_spread": spreads,
         "caption": explanation(evidence),
     }
 
@@ -289,43 +305,40 @@ def estimate_object(estimate: Estimate | None) -> dict[str, Any] | None:
 
 def difference_object(difference: Difference | None) -> dict[str, Any] | None:
     """An estimate with its p-value, null where there is none."""
-    found = estimate_object(difference.estimate) if difference else None
-    if found is None or difference is None:
+    if difference is None:
         return None
-    p_value = None if difference.p_value is None else round(difference.p_value, 4)
-    found |= {"p_value": p_value}
+    found = estimate_object(difference.estimate) or {}
+    found["p_value"] = _rounded(difference.p_value)
     if difference.adjusted > 1 and difference.holm is not None:
-        found |= {"p_value_holm": round(difference.holm, 4), "corrected_for": difference.adjusted}
-    return (
-        found
-        if difference.chosen_from is None
-        else found | {"chosen_from": list(difference.chosen_from)}
-    )
+        found |= {"p_value_holm": _rounded(difference.holm), "corrected_for": difference.adjusted}
+    if difference.chosen_from is not None:
+        found["chosen_from"] = list(difference.chosen_from)
+    return found
 
 
-def _cells(row: RowEvidence) -> dict[str, str]:
-    """A text for each column, by its heading."""
-    column, gap = row.columns[AVERAGE], row.columns[AVERAGE].difference
-    return {
-        METHOD: method_label(row.method),
-        SCORE: f"{tenths_text(column.score.value)} ±{column.score.reach}",
-        SPLIT_HALF: "" if column.split_half is None else tenths_text(column.split_half),
-        FRESH: "" if column.fresh is None else tenths_text(column.fresh.value),
-        LEFT_OUT: "" if column.left_out is None else tenths_text(column.left_out),
-        GAP: "" if gap is None else gap_text(gap),
-        LIMITS: "" if gap is None else limits_text(gap),
-        P: "" if gap is None else tested_text(gap),
-        OF: str(row.candidates),
-        SEEDS: str(row.seeds) if row.seeds else "",
-        STEP: str(row.step),
-        SETTING: row.setting,
-    }
+def _rounded(value: float | None, decimals: int = 4) -> float | None:
+    return None if value is None else round(value, decimals)
 
 
-def _caveat(gap: Difference) -> str:
-    if gap.estimate.over == "seeds":
-        return ""
-    return {0: " (no seeds)", 1: " (1 seed)"}.get(min(gap.runs), " (equal seeds)")
+def _values(row: object, names: str) -> dict[str, Any]:
+    """The values of some attributes, which are named in a text."""
+    return {name: getattr(row, name) for name in names.split()}
+
+
+def _row_object(row: RowEvidence) -> dict[str, Any]:
+    columns = {}
+    for name, column in row.columns.items():
+        responses = {key: estimate_object(column.responses.get(key)) for key in RESPONSES}
+        columns[name] = _values(column, "problems samples n") | {
+            "score": estimate_object(column.score),
+            "split_half": _rounded(column.split_half),
+            "fresh": estimate_object(column.fresh),
+            "left_out": _rounded(column.left_out),
+            "minus_vanilla": difference_object(column.difference),
+            "responses": responses,
+        }
+    names = "setup method knobs step units seeds candidates eligible complete k"
+    return _values(row, names) | {"spread": _rounded(row.spread), "columns": columns}
 
 
 def _confirmed_object(row: ConfirmedRow) -> dict[str, Any]:
@@ -337,53 +350,19 @@ def _confirmed_object(row: ConfirmedRow) -> dict[str, Any]:
             "lead": float(column.lead),
             "minus_vanilla": difference_object(column.difference),
         }
-    names = ("setup", "method", "knobs", "step", "units", "wanted")
-    return {**{name: getattr(row, name) for name in names}, "columns": columns}
+    return _values(row, "setup method knobs step units wanted") | {"columns": columns}
 
 
 def _cost_object(table: CostTable) -> dict[str, Any]:
     """A setup's methods at equal cost; seconds and device-seconds to the millisecond."""
     rows = []
     for row in table.rows:
-        cost = {
-            name: None if value is None else round(value, 3)
-            for name, value in asdict(row.cost).items()
-        }
         columns = {}
         for name, column in row.columns.items():
             gap = difference_object(column.difference)
             columns[name] = {"score": estimate_object(column.score), "minus_vanilla": gap}
-        names = ("method", "step", "units", "hardware")
-        rows.append(
-            {**{name: getattr(row, name) for name in names}, "cost": cost, "columns": columns}
-        )
-        rows[-1] |= {"why_not": row.why_not} if row.why_not else {}
-    return {"setup": table.setup, "measure": table.measure, "amount": table.amount, "rows": rows}
-
-
-def _row_object(row: RowEvidence) -> dict[str, Any]:
-    fields = (
-        "setup",
-        "method",
-        "knobs",
-        "step",
-        "units",
-        "seeds",
-        "candidates",
-        "eligible",
-        "complete",
-    )
-    columns = {name: _column_object(column) for name, column in row.columns.items()}
-    spread = None if row.spread is None else round(row.spread, 4)
-    return {**{name: getattr(row, name) for name in fields}, "spread": spread, "columns": columns}
-
-
-def _column_object(column: ColumnEvidence) -> dict[str, Any]:
-    return {
-        "score": estimate_object(column.score),
-        "split_half": None if column.split_half is None else round(column.split_half, 4),
-        "fresh": estimate_object(column.fresh),
-        "left_out": None if column.left_out is None else round(column.left_out, 4),
-        "minus_vanilla": difference_object(column.difference),
-        **{name: getattr(column, name) for name in ("problems", "samples", "n")},
-    }
+        cost = {name: _rounded(value, 3) for name, value in asdict(row.cost).items()}
+        rows.append(_values(row, "method step units hardware") | {"cost": cost, "columns": columns})
+        if row.why_not:
+            rows[-1]["why_not"] = row.why_not
+    return _values(table, "setup measure amount") | {"rows": rows}

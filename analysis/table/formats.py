@@ -16,6 +16,7 @@ from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
 from analysis.table.model import CSV_COLUMNS, Row, Table, TableColumn
 from orchestrator import sheet
 from orchestrator.experiment.methods import PROPOSED
+from orchestrator.selection.metric import PASS_AT_1
 from orchestrator.sheet import Cell, Mark, Sheet, escaped
 
 LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach
@@ -101,7 +102,7 @@ def to_csv(table: Table) -> str:
     values = [cell.value for row in table.rows for cell in row.cells if cell.value is not None]
     highest = max(map(round_to_tenths, values), default=0)
     fractions, rows = 0 < highest <= 10, []
-    columns = (*CSV_COLUMNS[:-1], f"pass_at_{table.k}")
+    columns = (*CSV_COLUMNS[:-1], table.metric.column)
     for row in table.rows:
         for column, cell in _pair_cells(table, row):
             text = _fraction_text(cell) if fractions else cell.text
@@ -130,7 +131,7 @@ def to_json(table: Table) -> str:
     for row in table.rows:
         names = {"method": row.method, "label": row.label, "title": method_title(row.method)}
         rows.append({**names, "cells": [_cell_object(cell) for cell in row.cells]})
-    metric = {} if table.k == 1 else {"metric": f"pass@{table.k}"}
+    metric = {} if table.metric == PASS_AT_1 else {"metric": str(table.metric)}
     document = {
         **metric,
         "columns": columns,

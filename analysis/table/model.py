@@ -32,6 +32,7 @@ from analysis.numbers import round_to_tenths, tenths_text
 from analysis.scores.evidence import Evidence
 from analysis.scores.verdict import Verdict
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS
+from orchestrator.selection.metric import PASS_AT_1, Metric
 from orchestrator.selection.scores import exact_mean
 from orchestrator.sheet import Cell, Mark, Sheet
 
@@ -94,7 +95,7 @@ class Table:
     evidence: Evidence | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
     verdict: Verdict = field(default_factory=Verdict)
-    k: int = 1  # scores are pass@k
+    metric: Metric = PASS_AT_1
 
     def title(self, setup: str) -> str:
         """The heading over the columns of a setup."""
@@ -146,9 +147,10 @@ def make_table(
     titles: Mapping[str, str] | None = None,
     labels: Mapping[tuple[str, str], str] | None = None,
     verdict: Verdict = Verdict(),  # noqa: B008 (it is frozen)
+    metric: Metric = PASS_AT_1,
 ) -> Table:
     """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's
-    benchmarks.
+    benchmarks; the averages are headed by a `metric` other than pass@1.
 
     Setups and benchmarks come in the order of their first score. The average is the unweighted mean
     over all benchmarks of the setup, and missing where one of them is. Raises ValueError for a
@@ -167,7 +169,7 @@ def make_table(
         )
     columns: list[TableColumn] = []
     for setup, own in benchmarks.items():
-        columns += _make_columns(setup, list(own), labels or {})
+        columns += _make_columns(setup, list(own), labels or {}, metric)
     # Marks are given column by column, and rows then take their cells from each of them.
     by_column = []
     for column in columns:
@@ -180,7 +182,7 @@ def make_table(
         rows.append(
             Row(method, method_label(method), tuple(cells[position] for cells in by_column))
         )
-    return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, verdict)
+    return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, verdict, metric)
 
 
 def _index_scores(scores: Iterable[Score]) -> _Values:
@@ -197,7 +199,9 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
     return values
 
 
-def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[TableColumn]:
+def _make_columns(
+    setup: str, benchmarks: Sequence[str], labels: _Labels, metric: Metric
+) -> list[TableColumn]:
     """The average, then the benchmarks under their labels; those that have the same label keep
     their keys.
     """
@@ -207,7 +211,8 @@ def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> lis
         TableColumn(setup, key, label if uses[label] == 1 else key)
         for key, label in label_of.items()
     ]
-    return [TableColumn(setup, AVERAGE, AVERAGE_LABEL), *named]
+    average = AVERAGE_LABEL if metric == PASS_AT_1 else f"{AVERAGE_LABEL} {metric}"
+    return [TableColumn(setup, AVERAGE, average), *named]
 
 
 def _look_up(

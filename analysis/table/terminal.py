@@ -18,12 +18,16 @@ from analysis.table.evidence_formats import (
     GAP,
     LEAD,
     LIMITS,
+    MAJ,
     METHOD,
+    NO_ANSWER,
     OF,
+    PASS,
     SCORE,
     SEEDS,
     SETTING,
     STEP,
+    TRUNCATED,
     P,
     blocks,
 )
@@ -46,6 +50,8 @@ ABOVE = (
     OF,
     SEEDS,
     STEP,
+    TRUNCATED,
+    NO_ANSWER,
 )  # columns of the narrow form; the others follow on a line below
 NAMES = {
     LIMITS: "interval",
@@ -141,7 +147,7 @@ def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
         return
     above = []
     for place, name in enumerate(sheet.headings):
-        if name in ABOVE or name.startswith(AT) or (name == SETTING and width >= WIDE):
+        if name in ABOVE or name.startswith((AT, PASS, MAJ)) or (name == SETTING and width >= WIDE):
             above.append(place)
     while len(above) > 2 and sheet.only(above).width() > width:
         above.pop()

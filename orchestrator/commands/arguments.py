@@ -9,11 +9,11 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from orchestrator.config import ExperimentFile
 from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.selection.metric import Metric
 
 MOST_DIGITS = 18  # of a whole number on the command line
 
@@ -37,6 +37,21 @@ class Parser(argparse.ArgumentParser):
     def one_line_usage(self) -> str:
         """`trb plan EXP.yaml [key=value ...] [--runs RUNS]`."""
         return " ".join(self.format_usage().replace("[-h]", "").split()).removeprefix("usage: ")
+
+    def flag(self, name: str, text: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(name, action="store_true", help=text)
+
+    def option(
+        self,
+        name: str,
+        metavar: str | None,
+        text: str,
+        of_type: Callable[[str], object] = str,
+        **more: Any,
+    ) -> None:
+        """Add an option with a value, which the usage calls `metavar`."""
+        self.add_argument(name, metavar=metavar, type=of_type, help=text, **more)
 
     def flags(self) -> list[str]:
         """Options of this command, for example `--runs`."""
@@ -69,30 +84,28 @@ class Parser(argparse.ArgumentParser):
         return [word for action in self._actions if action.choices for word in action.choices]
 
 
+def is_whole_number(text: str) -> bool:
+    """Whether a word of the command line is a whole number ≥ 0 of at most MOST_DIGITS digits."""
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+
+
 def whole_number(text: str) -> int:
     """The type of an option that takes a whole number ≥ 0."""
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+    if not is_whole_number(text):
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected a whole number ≥ 0 of at most {MOST_DIGITS} digits"
         )
     return int(text)
 
 
-def pass_at(text: str) -> int:
-    """The type of an option that takes `pass@K`: K, at least 1."""
-    name, at, k = text.partition("@")
-    if (
-        name != "pass"
-        or not at
-        or not k.isascii()
-        or not k.isdigit()
-        or len(k) > MOST_DIGITS
-        or int(k) < 1
-    ):
+def metric(text: str) -> Metric:
+    """The type of an option that takes `pass@K` or `maj@K`: K, at least 1."""
+    match = re.fullmatch(rf"(pass|maj)@0*([1-9][0-9]{{0,{MOST_DIGITS - 1}}})", text)
+    if match is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: expected pass@K with a whole number K ≥ 1, for example pass@8"
+            f"{text!r}: expected pass@K or maj@K with a whole number K ≥ 1, for example pass@8"
         )
-    return int(k)
+    return Metric("maj" if match[1] == "maj" else "pass", int(match[2]))
 
 
 def positive_number(text: str) -> float:
@@ -134,6 +147,8 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
 
 def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserError:
     """For `--seeds 3` the override that was meant, for `--run` the nearest option."""
+    from orchestrator.config import ExperimentFile  # which takes a fifth of a second
+
     flag, _, value = word.partition("=")
     key = flag.lstrip("-").replace("-", "_")
     if key.partition(".")[0] in {field.name for field in dataclasses.fields(ExperimentFile)}:

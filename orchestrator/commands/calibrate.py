@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from orchestrator.commands.display import say
 from orchestrator.commands.doctor_gpu import SHOWN
 from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Owner
@@ -19,7 +20,7 @@ from orchestrator.experiment.methods import behavior_at, needs_teacher
 from orchestrator.models.checkpoints import lies_here
 from orchestrator.planning.calibrated import FOLDER, Card, calibration_path, gpu_of_card
 from orchestrator.planning.costs import SetupCosts
-from orchestrator.planning.measured import measure
+from orchestrator.planning.seconds import measure
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.policy.spec import Behavior
 from orchestrator.selection.study import Study
@@ -33,7 +34,8 @@ MODELS_WITHIN_S = 300.0
 # Phases by what they say about a sweep's GPU-hours, with the share of the time that each may take.
 SHARES = {"evaluating": 3, "decoding": 4, "blending": 3, "learning": 2, "scoring": 1}
 LEAST_S = 1.0
-LATE_S = 120.0  # beyond its share: an engine may compile kernels at first use, and a disk be slow at first
+# Beyond a phase's share: an engine may compile kernels at first use, and a disk be slow at first.
+LATE_S = 120.0
 NO_GPU = "a machine with the GPU that is to be measured"
 
 
@@ -54,7 +56,7 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
     deadline = time.monotonic() + 60 * minutes
     folder = study.runs / FOLDER / time.strftime("%Y%m%d-%H%M%S")
     everything = [_measuring(study, name, card, folder / name) for name in study.experiment.setups]
-    _say(console, f"{card.name}, {card.gib:.1f} GiB, for {minutes:g} minutes; logs: {folder}")
+    say(console, f"{card.name}, {card.gib:.1f} GiB, for {minutes:g} minutes; logs: {folder}")
     shares = sum(SHARES[phase] for asked in everything for phase in _phases(asked))
     failed = False
     for asked in everything:
@@ -70,7 +72,7 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
                 seconds = (deadline - time.monotonic()) * SHARES[phase] / shares
                 shares -= SHARES[phase]
                 if seconds < LEAST_S:
-                    _say(
+                    say(
                         console,
                         f"{asked.bench.name} {phase}: not begun, the {minutes:g} minutes are over",
                     )
@@ -86,10 +88,8 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
             )  # gigabytes of random weights
     path = calibration_path(study.runs, card)
     if path.is_file():
-        _say(
-            console,
-            f"written to {path}; what follows for the sweep: {study.experiment.command('plan', '--why')}",
-        )
+        following = study.invocation.command("plan", "--why")
+        say(console, f"written to {path}; the sweep's plan with it: {following}")
     return int(failed)
 
 
@@ -147,8 +147,4 @@ def _run(check: Check, subject: object, bench: Bench, console: Console) -> bool:
 
 def _show(setup: str, outcome: Outcome, console: Console) -> None:
     console.print(SHOWN[outcome.verdict], end=" ")
-    _say(console, f"{setup} {outcome.name} ({outcome.seconds:.0f} s): {outcome.detail}")
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    say(console, f"{setup} {outcome.name} ({outcome.seconds:.0f} s): {outcome.detail}")

@@ -24,7 +24,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS, method_key
 from orchestrator.experiment.origins import SHARED_PARTS, layers, origin
 from orchestrator.experiment.shipped import find_experiment, names_experiment
-from orchestrator.rules import entries
+from orchestrator.rules import Entry, entries, entry
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 GIVEN_BY_SETUP = (
@@ -58,14 +58,12 @@ class Key:
 
 
 def all_keys() -> list[Key]:
-    """Keys of experiment files in the order of `config.ExperimentFile`, then those that only setup
-    files have.
-    """
+    """Keys of experiment files in their order, then the keys that only setup files have."""
     keys = list(_keys(config.ExperimentFile, ()))
-    of_setups = (
-        key for key in _keys(config.Setup, ()) if key.name.partition(".")[0] not in SHARED_PARTS
-    )
-    return keys + [dataclasses.replace(key, name=f"(setup) {key.name}") for key in of_setups]
+    for key in _keys(config.Setup, ()):
+        if key.name.partition(".")[0] not in SHARED_PARTS:
+            keys.append(dataclasses.replace(key, name=f"(setup) {key.name}"))
+    return keys
 
 
 def find_keys(word: str) -> list[Key]:
@@ -75,58 +73,65 @@ def find_keys(word: str) -> list[Key]:
     The name of a method stands for its knobs: `mixture` and `Mixture` for `methods.mixture`.
     """
     method = method_key(word)
-    wanted, keys = ["methods", method] if method in METHODS else word.split("."), all_keys()
-    below = [key for key in keys if _begins(_parts(key), wanted)]
-    found = below or [key for key in keys if _begins(_parts(key)[-len(wanted) :], wanted)]
-    if not found:
-        names = {".".join(_parts(key)): key for key in keys}
-        near = did_you_mean(word, names) or did_you_mean(
-            wanted[-1], {_parts(key)[-1] for key in keys}
-        )
-        raise refuse(
-            "config",
-            word,
-            f"a key, the beginning of one, or a method, as `trb config` lists them{near}",
-        )
-    return found
+    wanted = ["methods", method] if method in METHODS else word.split(".")
+    below: list[Key] = []
+    ending: list[Key] = []
+    names: list[str] = []
+    last_words: list[str] = []
+    for key in all_keys():
+        parts = _parts(key)
+        if _begins(parts, wanted):
+            below.append(key)
+        if _begins(parts[-len(wanted) :], wanted):
+            ending.append(key)
+        names.append(".".join(parts))
+        last_words.append(parts[-1])
+    if not below and not ending:
+        near = did_you_mean(word, names) or did_you_mean(wanted[-1], last_words)
+        right = f"a key, the beginning of one, or a method, as `trb config` lists them{near}"
+        raise refuse("config", word, right)
+    return below or ending
 
 
 def reference(keys: Sequence[Key], width: int) -> str:
     """The keys as text: a line with default, type and rule, the meaning and the choices below it."""
     lines = []
+    width = max(min(width, WIDTH), 40)
     for key in keys:
         kind = f"{key.kind}; {key.rule}" if key.rule else key.kind
         lines.append(f"{key.name} = {key.default}  ({kind})")
         lines += textwrap.wrap(
-            key.meaning, max(min(width, WIDTH), 40), initial_indent="    ", subsequent_indent="    "
+            key.meaning, width, initial_indent=" " * 4, subsequent_indent=" " * 4
         )
         for choice, text in key.choices.items():
-            indent = " " * 8
-            lines += textwrap.wrap(f"{choice}: {text}", max(min(width, WIDTH), 40),
-                                   initial_indent="      ", subsequent_indent=indent)  # fmt: skip
+            lines += textwrap.wrap(
+                f"{choice}: {text}", width, initial_indent=" " * 6, subsequent_indent=" " * 8
+            )
     return "\n".join(lines)
 
 
 def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]:
-    """(dotted key, value, origin) of an experiment; keys of a setup begin with its name. UserError
-    if it is invalid.
+    """(dotted key, value, origin) of an experiment; keys of a setup begin with its name.
+
+    UserError if the experiment is invalid.
     """
     experiment = load_experiment(path, overrides)
     own, setups = layers(path, overrides)
-    rows = [(("name",), experiment.name), (("setups",), list(experiment.setups)), (("seeds",), experiment.seeds),
-            (("data_dir",), experiment.data_dir)]  # fmt: skip
-    for method, grid in experiment.methods.items():
-        rows += [(("methods", *rest), value) for rest, value in _leaves({method: grid})]
-    for method, placement in experiment.placements.items():
-        rows += [
-            (("methods", method, PLACEMENT_KEY, *rest), value)
-            for rest, value in _leaves(asdict(placement))
-        ]
-    rows += [
-        (("methods", method, SEEDS_KEY), seeds) for method, seeds in experiment.method_seeds.items()
+    rows: list[tuple[Path_, Any]] = [
+        (("name",), experiment.name),
+        (("setups",), list(experiment.setups)),
+        (("seeds",), experiment.seeds),
+        (("data_dir",), experiment.data_dir),
     ]
-    rows += [(("runtime", *rest), value) for rest, value in _leaves(asdict(experiment.runtime))]
-    found = [(".".join(key), value, origin(key, own)) for key, value in rows]
+    rows += _leaves(experiment.methods, ("methods",))
+    for method, placement in experiment.placements.items():
+        rows += _leaves(asdict(placement), ("methods", method, PLACEMENT_KEY))
+    for method, seeds in experiment.method_seeds.items():
+        rows.append((("methods", method, SEEDS_KEY), seeds))
+    rows += _leaves(asdict(experiment.runtime), ("runtime",))
+    found: list[tuple[str, Any, str]] = []
+    for key, value in rows:
+        found.append((".".join(key), value, origin(key, own)))
     for name, setup in experiment.setups.items():
         for key, value in _leaves(asdict(setup)):
             above = own if key[0] in SHARED_PARTS else []
@@ -138,46 +143,52 @@ def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) 
     """Print `trb config [KEY | EXP.yaml]`."""
     if what is not None and (names_experiment(what) or Path(what).is_file()):
         rows = resolved(find_experiment(Path(what)), overrides)
-        if as_json:
-            return json.dumps(
-                {key: {"value": value, "origin": place} for key, value, place in rows}, indent=2
-            )
-        return "\n".join(f"{key} = {_written(value)}  # {place}" for key, value, place in rows)
+        document: dict[str, dict[str, Any]] = {}
+        lines: list[str] = []
+        for key, value, place in rows:
+            document[key] = {"value": value, "origin": place}
+            lines.append(f"{key} = {_written(value)}  # {place}")
+        return json.dumps(document, indent=2) if as_json else "\n".join(lines)
     if overrides:
         raise refuse("override", overrides[0], "an EXP.yaml before it")
     keys = all_keys() if what is None else find_keys(what)
-    return (
-        json.dumps([key.to_json() for key in keys], indent=2) if as_json else reference(keys, width)
-    )
+    if as_json:
+        return json.dumps([key.to_json() for key in keys], indent=2)
+    return reference(keys, width)
 
 
 def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
     """Keys of a dataclass, with those of the dataclasses inside it."""
     known = entries(schema)
     for field in dataclasses.fields(schema):
-        entry, path = known[field.name], (*prefix, field.name)
-        if dataclasses.is_dataclass(entry.kind):
-            yield from _keys(typing.cast(type, entry.kind), path)
+        declared, path = known[field.name], (*prefix, field.name)
+        part = declared.part or declared.section  # of differences to the setups, or of this key
+        if part is not None and not declared.nullable:
+            yield from _keys(part, path)
             continue
-        if entry.part is not None:  # an experiment's differences to its setups
-            yield from _keys(entry.part, path)
-        else:
-            kind, rule = _kind(entry.kind, entry.choices), "; ".join(map(str, entry.rules))
-            yield Key(
-                ".".join(path), kind, _default(schema, field), entry.meaning, entry.choices, rule
-            )
+        yield Key(
+            ".".join(path),
+            _kind(declared),
+            _default(schema, field),
+            declared.meaning,
+            declared.choices,
+            declared.rule,
+        )
         if path == ("methods",):
             yield from _knobs()
-        inner = _inner(entry.kind)
+        # Keys inside `list[…]`, `dict[str, …]` and `… | null`.
+        items = typing.get_args(declared.kind)
+        inner = entry(items[-1]).section if items else declared.section
         if inner is not None:
-            yield from _keys(inner, (*path, ANY) if typing.get_origin(entry.kind) is dict else path)
+            named = typing.get_origin(declared.kind) is dict
+            yield from _keys(inner, (*path, ANY) if named else path)
 
 
 def _knobs() -> Iterator[Key]:
     for key, method in METHODS.items():
         for name, knob in method.knobs.items():
             meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
-            yield Key(f"methods.{key}.{name}", KINDS[knob.kind], "—", meaning, {})
+            yield Key(f"methods.{key}.{name}", _kind(entry(knob.type)), "—", meaning, {})
     meaning = (
         "Where this method's trials live, if not as runtime.placement says: "
         "a mode, or {mode, gpus, role_gpus, cpus}."
@@ -192,29 +203,15 @@ def _knobs() -> Iterator[Key]:
     )
 
 
-def _inner(kind: Any) -> type | None:
-    """The dataclass inside list[…], dict[str, …] or … | None, if there is one."""
-    for argument in (kind, *typing.get_args(kind)):
-        if dataclasses.is_dataclass(argument):
-            return typing.cast(type, argument)
-        if argument is not kind and _inner(argument) is not None:
-            return _inner(argument)
-    return None
-
-
-def _kind(hint: Any, choices: Mapping[str, str]) -> str:
+def _kind(declared: Entry) -> str:
     """`whole number`, `list of text`, `text or null`, `one of full, adaptive`."""
-    arguments = [argument for argument in typing.get_args(hint) if argument is not type(None)]
-    if type(None) in typing.get_args(hint):
-        return f"{_kind(arguments[0], choices)} or null"
-    if choices:
-        return f"one of {', '.join(choices)}"
-    match typing.get_origin(hint):
-        case origin if origin is list:
-            return f"list of {_kind(arguments[0], {})}s".replace("texts", "text")
-        case origin if origin is dict:
-            return "mapping"
-    return KINDS.get(hint, "mapping")
+    kind = KINDS.get(declared.kind, "mapping")
+    if declared.choices:
+        kind = f"one of {', '.join(declared.choices)}"
+    elif typing.get_origin(declared.kind) is list:
+        (item,) = typing.get_args(declared.kind)
+        kind = f"list of {_kind(entry(item))}s".replace("texts", "text")
+    return f"{kind} or null" if declared.nullable else kind
 
 
 def _default(schema: type, field: dataclasses.Field) -> str:

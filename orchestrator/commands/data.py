@@ -8,27 +8,26 @@ from orchestrator.data.sources import SOURCES
 from orchestrator.errors import unknown
 
 
-def table(only: Sequence[str] = ()) -> str:
-    """Every data file with its source, commit, licence and content, as text."""
+def table(keys: Sequence[str]) -> str:
+    """Data files with their sources, commits, licences and contents, as text."""
     lines = []
-    for key in chosen(only):
+    for key in keys:
         source = SOURCES[key]
         lines += [f"{key}: {source.file}, {source.rows:,} rows", f"  sha256 {source.sha256}"]
-        lines += [f"  from {u.repository} {u.path}\n       at {u.commit}" for u in source.upstream]
+        for place in source.upstream:
+            lines += [f"  from {place.repository} {place.path}", f"       at {place.commit}"]
         lines.append(f"  licence stated there: {source.licence}")
     lines += [
         "AMC and AIME problems are the property of the Mathematical Association of America.",
         "OpenThoughts3 is read from the hub at the commit its setup names (pip install 'trb[hub]').",
-        "`trb submit` fetches those that an experiment declares. `trb data fetch FOLDER` gets all of them; then",
-        "data_dir=FOLDER, or TRB_DATA_DIR=FOLDER. Without either the folder is `data`.",
+        "`trb submit` fetches the files that an experiment declares, `trb data fetch FOLDER` all.",
+        "Use them with data_dir=FOLDER, or TRB_DATA_DIR=FOLDER. The default folder is `data`.",
     ]
     return "\n".join(lines)
 
 
 def chosen(only: Sequence[str]) -> list[str]:
-    """The keys of SOURCES in `only`, each once, or all of them; UserError that names one that is
-    none.
-    """
+    """The keys of SOURCES in `only`, each once, or all of them. UserError names an unknown one."""
     for key in only:
         if key not in SOURCES:
             raise unknown(f"--only: {key}", "data file", key, SOURCES)

@@ -2,7 +2,7 @@
 
 On this machine the driver is a process in a session of its own; with `--address http://…` it is a
 job of Ray's job server, on the cluster. Either is stopped by a request in the runs folder
-(`records.drivers`), as by Ctrl-C.
+(`liveness.drivers`), as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.records.drivers import Driver, drivers_of
+from orchestrator.liveness.drivers import drivers_of
 from orchestrator.selection.study import Study
 from orchestrator.sweep.preflight import check_runs_folder
 
@@ -27,15 +27,13 @@ Say = Callable[[str], None]
 
 
 def detach(study: Study, options: list[str], say: Say) -> int:
-    """Submit in the background of this machine; 0 as soon as that drives the sweep, else what it
-    ended with.
+    """Submit in the background of this machine; 0 as soon as that process drives the sweep, else
+    its exit code.
     """
     check_runs_folder(study.runs)
-    log = (
-        study.runs / ".submits" / f"{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.log"
-    )
+    log = study.runs / ".submits" / f"{_name(study)}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [*TRB, "submit", *study.experiment.arguments, *options]
+    command = [*TRB, "submit", *study.invocation.words, *options]
     with log.open("ab") as output:
         # A session of its own: the end of this terminal, and its Ctrl-C, are not for it.
         process = subprocess.Popen(
@@ -47,12 +45,11 @@ def detach(study: Study, options: list[str], say: Say) -> int:
         )
     try:
         while process.poll() is None:
-            if any(
-                each.holder.is_here and each.holder.pid == process.pid for each in _drivers(study)
-            ):
-                say(f"process {process.pid} goes on in the background; what it prints: {log}")
-                _say_commands(study, say)
-                return 0
+            for driver in drivers_of(study.runs, study.experiment.name):
+                if driver.holder.is_here and driver.holder.pid == process.pid:
+                    say(f"process {process.pid} goes on in the background; its output: {log}")
+                    _say_commands(study, say)
+                    return 0
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         process.terminate()
@@ -65,25 +62,17 @@ def detach(study: Study, options: list[str], say: Say) -> int:
 
 def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> int:
     """Hand the sweep to the job server of a Ray cluster, whose machines see this folder, the file
-    and the runs.
+    and the runs; 0 as soon as it has the job.
     """
     from orchestrator.sweep.jobs import submit_job
 
     check_runs_folder(study.runs)
     trb = Path(sys.executable).parent / "trb"
-    words = [
-        str(trb) if trb.exists() else "trb",
-        "submit",
-        *study.experiment.arguments,
-        *options,
-        "--address",
-        "auto",
-    ]
+    program = str(trb) if trb.exists() else "trb"
+    words = [program, "submit", *study.invocation.words, *options, "--address", "auto"]
     entrypoint = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
-    job = submit_job(
-        address, entrypoint, f"trb-{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    )
-    say(f"job {job} of {address}; what it prints: ray job logs --address {address} --follow {job}")
+    job = submit_job(address, entrypoint, f"trb-{_name(study)}")
+    say(f"job {job} of {address}; its output: ray job logs --address {address} --follow {job}")
     _say_commands(study, say)
     return 0
 
@@ -92,7 +81,7 @@ def cancel(study: Study, say: Say) -> int:
     """Ask every driver of the experiment to stop, and wait until it has. UserError where there is
     none.
     """
-    drivers = _drivers(study)
+    drivers = drivers_of(study.runs, study.experiment.name)
     if not drivers:
         raise UserError(
             f"{study.experiment.name}: nothing to cancel; no trb submit of it runs in {study.runs}"
@@ -102,15 +91,16 @@ def cancel(study: Study, say: Say) -> int:
         say(f"{driver.holder} was asked to stop; what is committed stays")
     while any(driver.runs for driver in drivers):
         time.sleep(LOOK_S)
-    say(f"stopped; go on with: {study.experiment.command('submit')}")
+    say(f"stopped; go on with: {study.invocation.command('submit')}")
     return 0
 
 
-def _drivers(study: Study) -> list[Driver]:
-    return drivers_of(study.runs, study.experiment.name)
+def _name(study: Study) -> str:
+    """`quickstart-20260131T120000Z`: names one submit."""
+    return f"{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
 def _say_commands(study: Study, say: Say) -> None:
-    say(f"where it is: {study.experiment.command('status')}")
-    say(f"its units:   {study.experiment.command('logs', '--follow')}")
-    say(f"stop it:     {study.experiment.command('cancel')}")
+    say(f"where it is: {study.invocation.command('status')}")
+    say(f"its units:   {study.invocation.command('logs', '--follow')}")
+    say(f"stop it:     {study.invocation.command('cancel')}")

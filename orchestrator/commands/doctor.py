@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from orchestrator.config import Experiment, Model, RoleName, Setup
+from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines.budget import Situation, budget
@@ -27,6 +27,7 @@ from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import chosen_mode, server_url
+from orchestrator.tracking.tracker import tracker_function
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,8 +54,12 @@ def examine(study: Study | None, as_json: bool) -> int:
         ("memory", _memory),
         ("grader", _grader),
         ("gradient", _gradient),
-        ("wandb", lambda: _wandb(study.experiment.runtime.wandb if study else "auto")),
     ]
+    runtime = study.experiment.runtime if study else Runtime()
+    if runtime.tracker == "wandb":
+        checks.append(("wandb", lambda: _wandb(runtime.wandb)))
+    else:
+        checks.append(("tracker", lambda: _tracker(runtime.tracker)))
     if study:
         experiment, runs = study.experiment, study.runs
         checks.append(("placement", lambda: _placement(experiment)))
@@ -100,7 +105,7 @@ def _conclude(study: Study | None, failed: int) -> None:
         following = (
             "trb doctor EXP.yaml checks an experiment, too"
             if study is None
-            else study.experiment.command("plan")
+            else study.invocation.command("plan")
         )
         line = f"nothing failed; next: {following}"
     Console().print(line, highlight=False, markup=False, soft_wrap=True)
@@ -205,6 +210,11 @@ def _wandb(wish: str) -> Finding:
             "wandb", "warn", f"online, but {url} cannot be reached ({type(error).__name__})"
         )
     return Finding("wandb", "ok", f"online, {url} answers")
+
+
+def _tracker(name: str) -> Finding:
+    tracker_function(name)  # UserError where it is not found or not installed
+    return Finding("tracker", "ok", f"{name} shows the runs")
 
 
 def _placement(experiment: Experiment) -> Finding:

@@ -16,7 +16,7 @@ from rich.table import Table
 from orchestrator.commands.doctor import SIGNS
 from orchestrator.engines.device import has_driver
 from orchestrator.errors import UserError
-from orchestrator.experiment.shipped import EXPERIMENTS
+from orchestrator.models.shipped import EXPERIMENTS
 from orchestrator.records.files import pretty, write_atomically
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import Bench, bench_of

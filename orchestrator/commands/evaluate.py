@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.scores import uncertainty
-from orchestrator.commands.arguments import MOST_DIGITS
+from orchestrator.commands.arguments import is_whole_number
 from orchestrator.commands.display import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.data.files import SUFFIXES, folder_sha256
@@ -27,10 +27,12 @@ from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import refuse
 from orchestrator.experiment import validate
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems_wanted
-from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
-from orchestrator.experiment.local_models import check_folder, completed
+from orchestrator.experiment.local_files import completed
+from orchestrator.experiment.strict import build
 from orchestrator.models import checkpoints
+from orchestrator.models.folders import check_folder
+from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
@@ -41,6 +43,9 @@ from orchestrator.sweep import prepare
 
 if TYPE_CHECKING:
     from orchestrator.trial.model_evaluation import ModelEvaluation
+
+
+ASKED = ("model", "revision", "setup", "stops_as", "seed", "step", "limit")  # kept in the result
 
 
 @dataclass(frozen=True)
@@ -55,46 +60,45 @@ class BenchmarkScore:
 def evaluate_model(options: argparse.Namespace) -> int:
     """Evaluate `options.model`, print a row for each benchmark and keep the result as JSON."""
     data_dir = data_folder(options.data_dir)
-    setup = _setup(options, data_dir)
-    if options.out is not None and (
-        options.out.is_dir() or not options.out.resolve().parent.is_dir()
-    ):
-        raise refuse("--out", str(options.out), "a file in a folder that is there")
-    model = ModelFolder(_folder(options.model, options.revision))
+    setup = _setup(options.setup, options.setups_from, options.benchmarks, options.limit)
+    prepare.check_benchmarks(setup, data_dir)
+    out: Path | None = options.out
+    if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
+        raise refuse("--out", str(out), "a file in a folder that exists")
+    model = ModelFolder(_model_folder(options.model, options.revision))
     check_folder(options.model, Path(model.path))
-    own = (Path(model.path) / "tokenizer.json").exists()
     runs = (options.runs or default_runs()).resolve()
-    tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, runs)
-    _warn_of_cpus(setup)
+    has_tokenizer = (Path(model.path) / "tokenizer.json").exists()
+    tokenizer = model if has_tokenizer else checkpoints.checkpoint_of(setup.teacher, setup, runs)
     with quick_imports():
+        import torch
         from transformers import CONFIG_MAPPING
 
         from orchestrator.trial.model_evaluation import ModelEvaluation
 
+    if needs_gpu(setup) and not torch.cuda.is_available():
+        print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)
     check_folder(options.model, Path(model.path), list(CONFIG_MAPPING))
+    asked = {name: getattr(options, name) for name in ASKED}
     evaluation = ModelEvaluation(
-        Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as),
-        tokenizer,
-        data_dir,
-        options.seed,
-        options.step,
-        _folder_of(options, setup, model),
+        job=Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as),
+        tokenizer=tokenizer,
+        data_dir=data_dir,
+        seed=options.seed,
+        step=options.step,
+        folder=runs / "results" / "eval" / _name(asked, setup, Path(model.path)),
     )
     records = _evaluate(evaluation, options.evaluators)
-    document = _document(options, setup, records)
-    path = options.out or Path(f"{evaluation.folder}.json")
+    document = asked | _results(setup, records)
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    path = out or Path(f"{evaluation.folder}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n", shared=True)
+    write_atomically(path, text + "\n", shared=True)
     if options.json:
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        print(text)
     else:
-        Console().print(
-            _table(records, document),
-            f"written to {path}",
-            sep="\n",
-            highlight=False,
-            soft_wrap=True,
-        )
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(_table(document), f"written to {path}", sep="\n")
     return 0
 
 
@@ -102,13 +106,14 @@ def scores(
     records: dict[str, list[ProblemRecord]],
 ) -> tuple[dict[str, BenchmarkScore], BenchmarkScore]:
     """pass@1 of each benchmark, and their unweighted mean."""
-    replicates, exact = {}, {key: pass_at_1(rows) for key, rows in records.items()}
+    replicates, exact, by_benchmark = {}, {}, {}
     for key, rows in records.items():
         shares = np.array([row.correct / row.n for row in rows])
         replicates[key] = uncertainty.resample({key: shares}, key)[key]
+        exact[key] = pass_at_1(rows)
+        by_benchmark[key] = _score(float(exact[key]), replicates[key])
     mean = sum(exact.values(), Fraction(0)) / len(exact)
-    found = {key: _score(float(exact[key]), replicates[key]) for key in records}
-    return found, _score(float(mean), uncertainty.average(list(replicates.values())))
+    return by_benchmark, _score(float(mean), uncertainty.average(list(replicates.values())))
 
 
 def _score(value: float, replicates: uncertainty.Array) -> BenchmarkScore:
@@ -116,157 +121,119 @@ def _score(value: float, replicates: uncertainty.Array) -> BenchmarkScore:
     return BenchmarkScore(value, limits.low, limits.high)
 
 
-def _document(
-    options: argparse.Namespace, setup: Setup, records: dict[str, list[ProblemRecord]]
-) -> dict[str, Any]:
+def _results(setup: Setup, records: dict[str, list[ProblemRecord]]) -> dict[str, Any]:
+    """The scores and counts of the result's document."""
     by_benchmark, mean = scores(records)
-    ids = evaluation_ids(setup)
+    benchmarks = {}
+    for key, evaluation_id in evaluation_ids(setup).items():
+        counts = {"problems": len(records[key])}
+        for name in ("n", "correct", "truncated", "no_answer", "timed_out", "tokens"):
+            counts[name] = sum(getattr(row, name) for row in records[key])
+        benchmarks[key] = asdict(by_benchmark[key]) | counts | {"evaluation_id": evaluation_id}
     return {
-        "model": options.model,
-        "revision": options.revision,
-        "setup": options.setup,
-        "stops_as": options.stops_as,
-        "seed": options.seed,
-        "step": options.step,
-        "limit": options.limit,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "interval": f"{100 * uncertainty.CONFIDENCE:g} % bootstrap over problems",
         "mean": asdict(mean),
-        "benchmarks": {
-            key: asdict(by_benchmark[key]) | _counts(rows) | {"evaluation_id": ids[key]}
-            for key, rows in records.items()
-        },
+        "benchmarks": benchmarks,
     }
 
 
-def _folder_of(options: argparse.Namespace, setup: Setup, model: ModelFolder) -> Path:
-    """A folder of its own for each model, by its content, setup and way of evaluating it, among the
-    results.
-    """
-    asked = {key: getattr(options, key) for key in ("stops_as", "seed", "step")}
+def _name(asked: dict[str, Any], setup: Setup, folder: Path) -> str:
+    """A name for each model, by its content, its setup and the way of evaluating it."""
+    model: str = asked["model"]
+    identity = {key: asked[key] for key in ("stops_as", "seed", "step")}
     # A hub's snapshot lies in a folder named by its commit.
-    local = Path(options.model).is_dir()
-    asked["model"] = (
-        folder_sha256(Path(model.path)) if local else [options.model, Path(model.path).name]
-    )
-    asked["setup"], asked["ids"] = asdict(setup), evaluation_ids(setup)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(options.model).resolve().name or options.model)
-    return (
-        (options.runs or default_runs()).resolve() / "results" / "eval" / f"{name}-{digest(asked)}"
-    )
+    identity["model"] = folder_sha256(folder) if Path(model).is_dir() else [model, folder.name]
+    identity["setup"], identity["ids"] = asdict(setup), evaluation_ids(setup)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).resolve().name or model)
+    return f"{name}-{digest(identity)}"
 
 
-def _warn_of_cpus(setup: Setup) -> None:
-    import torch
-
-    if needs_gpu(setup) and not torch.cuda.is_available():
-        print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)
-
-
-def _setup(options: argparse.Namespace, data_dir: str) -> Setup:
-    if options.setups_from is not None and not options.setups_from.is_file():
-        raise refuse(
-            "--setups-from", str(options.setups_from), "an experiment file beside its setups/"
-        )
-    setup = load_setup(options.setup, options.setups_from)
-    items = [_benchmark(item, setup, options.limit) for item in options.benchmarks.split(",")]
-    runs = dict(items)
-    if len(runs) < len(items):
-        raise refuse("--benchmarks", options.benchmarks, "every benchmark once")
-    name = Path(options.setup).stem if options.setup.endswith(".yaml") else options.setup
-    setup, notes = completed(
-        name, replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
-    )
+def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -> Setup:
+    """The setup with the asked benchmarks; its notes go to stderr."""
+    if beside is not None and not beside.is_file():
+        raise refuse("--setups-from", str(beside), "an experiment file beside its setups/")
+    setup = load_setup(name, beside)
+    runs: dict[str, BenchmarkRun] = {}
+    for item in benchmarks.split(","):
+        key, run = _benchmark(item, setup, limit)
+        if key in runs:
+            raise refuse("--benchmarks", benchmarks, "every benchmark once")
+        runs[key] = run
+    name = Path(name).stem if name.endswith(".yaml") else name
+    asked = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
+    setup, notes = completed(name, asked)
     validate.check_setup(name, setup)
     require("engine.sampler", setup.engine.sampler)
     for note in notes:
         print(f"trb: {note}", file=sys.stderr)
-    prepare.check_benchmarks(setup, data_dir)
     return setup
 
 
 def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, BenchmarkRun]:
-    """`math500:64` → n = 64; without a number, the setup's n or 1. A file is a benchmark of its own
-    name.
+    """`math500:64` → n = 64; without a number, the setup's n or 1. A file is a benchmark of its
+    own name.
     """
     key, _, count = item.partition(":")
-    if not key or (
-        count and not (count.isascii() and count.isdigit() and len(count) <= MOST_DIGITS)
-    ):
+    if not key or (count and not is_whole_number(count)):
         raise refuse(
             "--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl"
         )
-    file = key if key.endswith(SUFFIXES) else None
-    key = Path(key).stem if file else key
-    declared = (
-        BenchmarkRun(path=file) if file else setup.evaluation.benchmarks.get(key) or BenchmarkRun()
-    )
-    return key, replace(declared, n=int(count) if count else declared.n, limit=limit)
+    if key.endswith(SUFFIXES):
+        key, declared = Path(key).stem, BenchmarkRun(path=key)
+    else:
+        declared = setup.evaluation.benchmarks.get(key) or BenchmarkRun()
+    asked = asdict(declared) | {"n": int(count) if count else declared.n, "limit": limit}
+    return key, build(BenchmarkRun, asked, f"evaluation.benchmarks.{key}")
 
 
-def _folder(model: str, revision: str | None) -> str:
-    if (Path(model) / "checkpoints").is_dir():
-        steps = sorted(folder.name for folder in (Path(model) / "checkpoints").iterdir())
-        raise refuse(
-            "MODEL",
-            model,
-            f"one of the checkpoints/ of this run: {', '.join(steps) or 'none are left'}",
-        )
-    if RunReader(Path(model).resolve().parent, Path(model).resolve().name).attempts():
+def _model_folder(model: str, revision: str | None) -> str:
+    """The folder of a model, which is fetched if it is one of the hub. Refuses run directories."""
+    folder = Path(model)
+    if (folder / "checkpoints").is_dir():
+        steps = sorted(step.name for step in (folder / "checkpoints").iterdir())
+        left = ", ".join(steps) or "none are left"
+        raise refuse("MODEL", model, f"one of the checkpoints/ of this run: {left}")
+    if RunReader(folder.resolve().parent, folder.resolve().name).attempts():
         raise refuse(
             "MODEL", model, "a model folder: this run of the untrained student keeps no checkpoint"
         )
-    if Path(model).is_dir():
-        return str(Path(model).resolve())
+    if folder.is_dir():
+        return str(folder.resolve())
     if revision is None:
         raise refuse("MODEL", model, "a model folder, or a hub id with --revision COMMIT")
     return checkpoints.download(model, revision)
 
 
 def _evaluate(evaluation: ModelEvaluation, count: int) -> dict[str, list[ProblemRecord]]:
-    """Records of each benchmark of the job's setup; a line on stderr says how far it is."""
+    """Records of each benchmark of the job's setup; lines on stderr count the responses so far."""
     with quick_imports():
         from orchestrator.commands.evaluators import run_evaluators, visible_gpus
 
-    benchmarks = evaluation.job.setup.evaluation
-    total = sum(
-        problems_wanted(benchmarks, key) * run.n for key, run in benchmarks.benchmarks.items()
-    )
-    shown = -1
+    asked, total, shown = evaluation.job.setup.evaluation, 0, -1
+    for key, run in asked.benchmarks.items():
+        total += problems_wanted(asked, key) * run.n
 
     def show() -> None:
         nonlocal shown
-        there = total - sum(pending.part.responses for pending in evaluation.pending())
-        if there != shown:
-            print(f"trb: {there:,} of {total:,} responses", file=sys.stderr)
-            shown = there
+        sampled = total - sum(pending.part.responses for pending in evaluation.pending())
+        if sampled != shown:
+            print(f"trb: {sampled:,} of {total:,} responses", file=sys.stderr)
+            shown = sampled
 
     run_evaluators(evaluation, count or max(1, len(visible_gpus())), show)
     return evaluation.records()
 
 
-def _counts(rows: list[ProblemRecord]) -> dict[str, int]:
-    counts = {"problems": len(rows)}
-    for name in ("n", "correct", "truncated", "no_answer", "timed_out", "tokens"):
-        counts[name] = sum(getattr(row, name) for row in rows)
-    return counts
-
-
-def _table(records: dict[str, list[ProblemRecord]], document: dict[str, Any]) -> Table:
-    caption = f"[ ]: {document['interval']}"
+def _table(document: dict[str, Any]) -> Table:
     headings = ("benchmark", "pass@1", "problems", "generations", "truncated", "no answer")
-    rows = []
-    for key in records:
-        row = document["benchmarks"][key]
-        rows.append(
-            [
-                key,
-                _limits(row),
-                *(str(row[name]) for name in ("problems", "n", "truncated", "no_answer")),
-            ]
-        )
-    if len(records) > 1:
+    rows: list[list[str]] = []
+    for key, row in document["benchmarks"].items():
+        counts = [str(row[name]) for name in ("problems", "n", "truncated", "no_answer")]
+        rows.append([key, _limits(row), *counts])
+    if len(rows) > 1:
         rows.append(["mean", _limits(document["mean"]), "", "", "", ""])
+    caption = f"[ ]: {document['interval']}"
     return to_rich(Sheet.of(headings, rows), caption=caption, caption_justify="left")
 
 

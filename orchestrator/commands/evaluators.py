@@ -1,22 +1,27 @@
-"""The evaluators of `trb eval`: this process, or one process for each GPU."""
+"""The evaluators of `trb eval`: this process, or a child of it for each GPU."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
 from orchestrator.errors import UserError
+from orchestrator.liveness.children import (
+    Child,
+    ChildFailed,
+    ChildLost,
+    Parent,
+    Result,
+    messages,
+    serve,
+)
 from orchestrator.selection.pending_slices import PendingSlice
 from orchestrator.trial.evaluation_loop import EvaluationFailed
 from orchestrator.trial.model_evaluation import ModelEvaluation
 
-LOOK_S = 2.0  # between two looks at what the processes have done
+MODULE = "orchestrator.commands.evaluators"
+LOOK_S = 2.0  # between two looks at the slices of others
 
 
 def visible_gpus() -> list[str]:
@@ -51,55 +56,34 @@ def run_evaluators(evaluation: ModelEvaluation, count: int, done: Callable[[], N
 
 
 def _side_by_side(evaluation: ModelEvaluation, count: int, done: Callable[[], None]) -> None:
+    """Evaluate with children. One that dies is left out; an error of one is raised at the end."""
     gpus = visible_gpus()
-    spawn = multiprocessing.get_context(
-        "spawn"
-    )  # a fork would share this process's threads and CUDA state
-    processes: list[BaseProcess] = []
-    complaints: list[Connection] = []
-    for number in range(count):
-        ours, theirs = spawn.Pipe(duplex=False)
-        gpu = gpus[number % len(gpus)] if gpus else None
-        process = spawn.Process(
-            target=_evaluator, args=(evaluation, gpu, theirs), name=f"evaluator {number + 1}"
-        )
-        process.start()
-        theirs.close()
-        processes.append(process)
-        complaints.append(ours)
+    children: list[Child] = []
+    failures: list[ChildFailed] = []
     try:
-        while any(process.is_alive() for process in processes):
-            wait([process.sentinel for process in processes if process.is_alive()], LOOK_S)
-            done()
+        for number in range(count):
+            # Libraries of an evaluator see its GPU alone.
+            gpu = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else None
+            children.append(Child(MODULE, f"evaluator {number + 1}", gpu))
+            children[-1].send(evaluation)
+        for _, message in messages(children):
+            if isinstance(message, ChildFailed):
+                failures.append(message)
+            elif not isinstance(message, ChildLost | Result):  # a slice came in
+                done()
     finally:
-        for process in processes:
-            process.terminate()
-            process.join()
-    for complaint in complaints:
-        if complaint.poll():
-            try:
-                error = complaint.recv()
-            except EOFError:  # it ended without one
-                continue
-            raise error
+        for child in children:
+            child.end()
+    for failure in failures:
+        if isinstance(failure.error, UserError):
+            raise failure.error
+        raise RuntimeError(str(failure)) from failure
 
 
-def _evaluator(evaluation: ModelEvaluation, gpu: str | None, complaint: Connection) -> None:
-    """Evaluate slices in a process of its own. Libraries see its GPU only: CUDA begins with the
-    first slice.
-    """
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends its evaluators
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        for _ in _causes(evaluation):
-            pass
-    except UserError as error:
-        complaint.send(error)
-    except Exception as error:
-        complaint.send(RuntimeError(f"{type(error).__name__}: {error}"))
-        raise
+def _serve_evaluator(evaluation: ModelEvaluation, parent: Parent) -> None:
+    """Evaluate slices in a child, and send the number of responses of each."""
+    for pending in _causes(evaluation):
+        parent.send(pending.part.responses)
 
 
 def _causes(evaluation: ModelEvaluation) -> Iterator[PendingSlice]:
@@ -111,8 +95,5 @@ def _causes(evaluation: ModelEvaluation) -> Iterator[PendingSlice]:
         raise failed.__cause__ or failed from None
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+if __name__ == "__main__":
+    serve(_serve_evaluator)

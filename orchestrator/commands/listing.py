@@ -1,7 +1,8 @@
-"""`trb list`: what there is to choose from, and whose results lie in a runs folder."""
+"""`trb list`: shipped files, methods and benchmarks, and the results in a runs folder."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import yaml
 from rich.console import Console
 
 from orchestrator.data.benchmarks import BENCHMARKS
-from orchestrator.errors import UserError
+from orchestrator.errors import one_of
 from orchestrator.experiment import shipped
 from orchestrator.experiment.load import load_setup
 from orchestrator.experiment.methods import METHODS
@@ -23,6 +24,8 @@ NUMBERS = ("problems",)  # headings of columns that hold numbers
 
 def show_list(kind: str | None, runs: Path, console: Console) -> int:
     """Print one of KINDS, or all of them; 0."""
+    if kind is not None:
+        one_of("list", kind, KINDS)
     for name in [kind] if kind else KINDS:
         headings, rows_of = KINDS[name]
         left = [place for place, heading in enumerate(headings) if heading not in NUMBERS]
@@ -38,15 +41,9 @@ def _experiments(_: Path) -> Rows:
     """Shipped experiment files; the first sentence of each file says what it is."""
     for path in sorted(shipped.EXPERIMENTS.glob("*.yaml")):
         lines = path.read_text(encoding="utf-8").splitlines()
-        comment = " ".join(line.removeprefix("#").strip() for line in _first_comment(lines))
-        yield path.stem, comment.partition(". ")[0].removesuffix(".")
-
-
-def _first_comment(lines: list[str]) -> Iterator[str]:
-    for line in lines:
-        if not line.startswith("#"):
-            return
-        yield line
+        comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        text = " ".join(line.removeprefix("#").strip() for line in comment)
+        yield path.stem, text.partition(". ")[0].removesuffix(".")
 
 
 def _methods(_: Path) -> Rows:
@@ -79,10 +76,9 @@ def _results(runs: Path) -> Rows:
         if not isinstance(document, dict):
             yield folder.name, "", "", f"{record} cannot be read"
             continue
-        last = next(iter(submits(folder)[::-1]), None)
-        when, command = (
-            (last["at"][:16].replace("T", " "), last["command"]) if last else ("", "not recorded")
-        )
+        when, command = "", "not recorded"
+        for submit in submits(folder):
+            when, command = submit["at"][:16].replace("T", " "), submit["command"]
         yield folder.name, str(document.get("digest", "")), when, command
 
 
@@ -93,9 +89,3 @@ KINDS: dict[str, tuple[Sequence[str], Callable[[Path], Rows]]] = {
     "benchmarks": (("key", "problems", "file below data_dir"), _benchmarks),
     "results": (("folder", "digest", "last submit (UTC)", "its command"), _results),
 }
-
-
-def check_kind(word: str | None) -> None:
-    """UserError unless there is such a list."""
-    if word is not None and word not in KINDS:
-        raise UserError(f"list: {word!r}: expected one of {', '.join(KINDS)}")

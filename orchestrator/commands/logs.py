@@ -63,8 +63,12 @@ def find_units(name: str, runs: Path) -> list[str]:
     if not runs.is_dir():
         raise UserError(f"--runs: {runs} does not exist")
     ids = sorted(folder.name for folder in runs.iterdir() if is_unit(folder))
-    labels = {unit_id: _labels(runs / unit_id) for unit_id in ids}
-    labelled = [unit_id for unit_id in ids if name.casefold() in map(str.casefold, labels[unit_id])]
+    known, labelled = list(ids), []
+    for unit_id in ids:
+        labels = _labels(runs / unit_id)
+        known += labels
+        if name.casefold() in map(str.casefold, labels):
+            labelled.append(unit_id)
     wanted = name.rstrip("/").rsplit("/", 1)[-1].casefold()
     rules: tuple[Callable[[str], bool], ...] = (
         lambda unit_id: unit_id.casefold() == wanted,
@@ -78,7 +82,6 @@ def find_units(name: str, runs: Path) -> list[str]:
             return found
         if found:
             raise UserError(f"{name!r} means {len(found)} units; {_named(found)}")
-    known = [*ids, *(label for of_unit in labels.values() for label in of_unit)]
     raise UserError(
         f"{name!r}: no such unit in {runs}: expected one of {_named(ids)}{did_you_mean(name, known)}"
     )
@@ -97,28 +100,19 @@ def is_unit(folder: Path) -> bool:
 
 def _named(ids: Sequence[str]) -> str:
     more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
-    return (", ".join(ids[:MOST_NAMED]) or "there is none") + more
+    return (", ".join(ids[:MOST_NAMED]) or "a unit, of which none has run") + more
 
 
 def _labels(folder: Path) -> list[str]:
-    """Labels of the unit in `folder`, see `find_units`; none where its configuration cannot be
-    read.
-    """
+    """Labels of the unit in `folder`, see `find_units`; none if its configuration is unreadable."""
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
-        name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])
-        name = SUPERVISED_STAGE if unit["kind"] == "sft" else name
-        knobs = sorted(
-            unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0])
-        )
-        label = " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])
+        label = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or "")
+        label = SUPERVISED_STAGE if unit["kind"] == "sft" else label
+        if unit["knobs"]:
+            for knob in METHODS[unit["method"]].knobs:
+                label += f" {knob}={unit['knobs'][knob]:g}"
         seeded = f"{label} seed {unit['seed']}"
         return [label, seeded, f"{unit['setup']} {label}", f"{unit['setup']} {seeded}"]
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ):  # damaged, or of another version
-        return []
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []  # it is damaged, or another version wrote it

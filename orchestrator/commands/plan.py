@@ -13,15 +13,15 @@ from orchestrator.cores import cores_here
 from orchestrator.data.declared import lacking
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
-from orchestrator.experiment.local_models import check_local
+from orchestrator.experiment.local_files import check_local
 from orchestrator.monitor.status import seconds_left_on
 from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.calibrated import gpu_here
-from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import Gpu
+from orchestrator.planning.seconds import measure
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Machines, render
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
@@ -41,8 +41,8 @@ def plan(
     nothing.
 
     With `why` also say why each unit would run; `as_json` prints a document. The default kind is
-    that of the card that was calibrated in the runs folder, if any. Damaged units raise `Damaged`:
-    they leave open what is left to run.
+    that of the card that was calibrated in the runs folder, if any. Raises `Damaged` on damaged
+    units: their remaining work is unknown.
     """
     study = study.snapshot()
     refuse_damaged(study)
@@ -53,10 +53,19 @@ def plan(
     seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})
     clock = Machines(gpus, cores_here(), seconds)
     if as_json:
-        print(_text(to_json(made) | {"clock": _clock(made, clock, on_gpus)}))
+        hours = hours_on_gpus(made, clock.gpus, left=True)
+        document = to_json(made) | {
+            "clock": {
+                "gpus": clock.gpus,
+                "gpu": made.gpu.name,
+                "gpu_clock_hours": None if hours is None else rounded(hours, 3),
+                "cpu_cores": None if on_gpus else clock.cores,
+                "cpu_seconds": None if seconds is None else rounded(seconds, 0),
+            }
+        }
+        print(_text(document))
         return 0
-    shown = render(made, clock, reasons(study) if why else None)
-    console.print(shown, highlight=False)
+    console.print(render(made, clock, reasons(study) if why else None), highlight=False)
     for note in _notes(study.experiment):
         console.print(note, highlight=False, markup=False)
     return 0
@@ -101,22 +110,7 @@ def gpu_hours_left(study: Study) -> Range:
 
 
 def _text(document: dict[str, Any]) -> str:
-    """A document whose `units` take a line each: with indentation Python writes ten thousand of
-    them in seconds.
-    """
-    units = ",\n".join(f"    {json.dumps(unit)}" for unit in document["units"])
-    rest = json.dumps(
-        {name: value for name, value in document.items() if name != "units"}, indent=2
-    )
-    return f'{{\n  "units": [\n{units}\n  ],{rest[1:]}'
-
-
-def _clock(made: Plan, clock: Machines, on_gpus: bool) -> dict[str, object]:
-    hours = hours_on_gpus(made, clock.gpus, left=True)
-    return {
-        "gpus": clock.gpus,
-        "gpu": made.gpu.name,
-        "gpu_clock_hours": None if hours is None else rounded(hours, 3),
-        "cpu_cores": None if on_gpus else clock.cores,
-        "cpu_seconds": None if clock.cpu_seconds is None else rounded(clock.cpu_seconds, 0),
-    }
+    """A document whose `units` take a line each. Python takes seconds to indent ten thousand."""
+    rest = dict(document)
+    units = ",\n".join(f"    {json.dumps(unit)}" for unit in rest.pop("units"))
+    return f'{{\n  "units": [\n{units}\n  ],{json.dumps(rest, indent=2)[1:]}'

@@ -7,12 +7,11 @@ from contextlib import closing
 from rich.console import Console
 from rich.progress import Progress
 
-from orchestrator.commands.watching import building
+from orchestrator.commands.waiting import building
 from orchestrator.engines.catalog import require_all
-from orchestrator.errors import UserError
+from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment.probe import LOGS, probe_unit
 from orchestrator.experiment.units import Unit
-from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study

@@ -16,21 +16,20 @@ from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.errors import UserError
+from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.grading.judges import version_of
-from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import disjoint
-from orchestrator.records.writer import RecordWriter, replace_slice
+from orchestrator.records.writer import RecordWriter, write_slice
 from orchestrator.selection.study import Study
 
 # A sweep's answers repeat over checkpoints and methods.
 REMEMBERED = 1_000_000
-DRAWS = (0, evaluation_protocol.FRESH)
+REPETITIONS = (0, evaluation_protocol.FRESH)
 NOTES = {
     "carried": "carried over from an older version of the grader",
     "timed_out": "answers timed out",
@@ -82,16 +81,23 @@ def regrade(study: Study) -> int:
 
 
 def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
-    """The record with `correct` and `timed_out` as the grader sees its answers; what was extracted
-    stays.
+    """The record with its grades as the grader sees its answers; what was extracted stays.
+
+    A record has no length of a single response, so the tokens of the right ones are known only
+    while the same answers are right.
     """
-    grades = [
-        (grader.grade_answer(gold, answer), count) for answer, count in record.answers.items()
-    ]
+    right_answers, timed_out = dict[str, int](), 0
+    for answer, count in record.answers.items():
+        grade = grader.grade_answer(gold, answer)
+        timed_out += count * grade.timed_out
+        if grade.correct:
+            right_answers[answer] = count
     return replace(
         record,
-        correct=sum(count for grade, count in grades if grade.correct),
-        timed_out=sum(count for grade, count in grades if grade.timed_out),
+        correct=sum(right_answers.values()),
+        timed_out=timed_out,
+        right_answers=right_answers,
+        tokens_right=record.tokens_right if right_answers == record.right_answers else None,
     )
 
 
@@ -130,13 +136,13 @@ def _regrade_unit(
     included.
     """
     evaluated = golds.experiment.setups[setup]
-    for benchmark, draw in itertools.product(evaluated.evaluation.benchmarks, DRAWS):
-        ids = _ids_by_version(evaluated, benchmark, draw)
+    for benchmark, repetition in itertools.product(evaluated.evaluation.benchmarks, REPETITIONS):
+        ids = _ids_by_version(evaluated, benchmark, repetition)
         for step in sorted({step for each in ids for step in run.evaluated_steps(each)}):
             yield benchmark, _regrade_checkpoint(run, ids, step, golds.of(setup, benchmark), grader)
 
 
-def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
+def _ids_by_version(setup: Setup, benchmark: str, repetition: int) -> list[str]:
     """Ids of one evaluation under the present version of the grader, then under the older ones,
     newest first.
     """
@@ -144,7 +150,7 @@ def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
     present = int(GRADER_VERSION if grader == MATH else version_of(grader))
     versions = [str(version) for version in range(present, 0, -1)]
     return [
-        evaluation_protocol.drawn_evaluation_ids(setup, draw, version)[benchmark]
+        evaluation_protocol.repeated_evaluation_ids(setup, repetition, version)[benchmark]
         for version in versions
     ]
 
@@ -165,7 +171,7 @@ def _regrade_checkpoint(
         new = [recount(record, golds[record.problem], grader) for record in old]
         carried = graded_as[part] != present
         if carried or new != old:
-            replace_slice(run, present, step, part, new)
+            write_slice(run, present, step, part, new, replace=True)
         difference = [
             after.correct - before.correct for before, after in zip(old, new, strict=True)
         ]

@@ -2,62 +2,47 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from orchestrator.commands.display import (
+    ONE_SEED,
     Gaps,
     duration,
     header,
-    names,
-    percent,
+    say,
     summary_lines,
     sweep_lines,
-    units_view,
 )
+from orchestrator.commands.events import Events
+from orchestrator.commands.status_tables import units_view
+from orchestrator.commands.waiting import SILENCE_S
 from orchestrator.experiment.methods import BASE, REFERENCE, method_label
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Overview, Session
-from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.records.columns import RESCORING, TRAINING
 from orchestrator.selection.study import Study
 
 REFRESH_S = 1.0
 MOST_OF_A_CORE = 0.1  # that looking may take
-LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up
-PROGRESS_S = 10.0  # between two lines on units that go on; what ends or fails is said at once
-QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
+LAST_LOOK_S = 10.0  # for the last look: run directories that cannot be read hold nothing up
+PROGRESS_S = 10.0  # between two lines on units that go on; ends and failures are shown at once
+QUIET_S = 300.0  # without an event, after which a line sums the sweep up
 MOST_SUMMARY = 7  # lines under the table of a terminal
-SILENCE_S = 3.0  # without output, before a line says what takes so long
 STARTING = "starting workers, which load PyTorch"
-REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
 
 
 @dataclass
 class Watch:
-    """A sweep that is watched from its run directories, by the process that runs it, with its
-    `session`, or any other.
+    """Repeated looks at a sweep's run directories, by its driver, with a `session`, or any process.
 
-    `keys` say what Ctrl-C does; `every` and `sort` are those of `display.status_view`.
+    `keys` say what Ctrl-C does; `every` and `sort` are those of `status_tables.units_view`.
     """
 
     study: Study
@@ -71,13 +56,11 @@ class Watch:
     _finished: frozenset[tuple[str, str]] = field(default_factory=frozenset, init=False)
 
     def look(self) -> Overview:
-        """Where the sweep stands. Intervals are computed anew only when the units of one more
-        method are done.
-        """
+        """Read the sweep's state. Intervals are computed anew only when one more method is done."""
         study = self.study.snapshot()
         overview = status.overview(study, self.session)
-        # The driver holds the untrained students for a moment, to describe them: that is no phase
-        # of work.
+        # The driver holds the untrained students for a moment, to describe them. They have no
+        # phase then, and no worker is at work.
         self.at_work = self.at_work or any(s.state == "running" and s.phase for s in overview.units)
         finished = finished_families(overview)
         if finished != self._finished:
@@ -86,42 +69,42 @@ class Watch:
 
     @property
     def starting(self) -> str:
-        """`starting workers, which load PyTorch… 5s` while this session has none at work; else
-        empty.
-        """
+        """`starting workers, which load PyTorch… 5s` until a worker of this session is at work."""
         if self.session is None or self.at_work:
             return ""
         return f"{STARTING}… {duration(time.monotonic() - self.begun)}"
 
     def view(self, overview: Overview, console: Console, keys: Sequence[str]) -> Group:
-        """The picture for a terminal, in no more lines than it has unless `every` unit is asked
-        for.
-        """
+        """The picture for a terminal, no higher than it is unless `every` unit is asked for."""
         width = console.width
-        above = header(self.study.experiment, self.study.runs, width, keys)
+        above = header(self.study, width, keys)
         rows = max(1, console.height - len(above) - MOST_SUMMARY - 2)  # a heading, and a blank line
         units = units_view(overview, width, rows, self.every, self.sort)
-        below = [Text(self.starting)] * bool(self.starting) + summary_lines(
-            overview, width, self.gaps
-        )
+        below = summary_lines(overview, width, self.gaps)
+        if self.starting:
+            below.insert(0, Text(self.starting))
         return Group(*above, *units, Text(), *below[:MOST_SUMMARY])
 
 
 def finished_families(overview: Overview) -> frozenset[tuple[str, str]]:
-    """Setup and label of each method whose units are all done; none where a unit is damaged: scores
-    cannot be read.
+    """Setup and label of each method whose units are all done.
+
+    A damaged unit leaves none: the scores of its sweep cannot be read.
     """
-    if any(s.state == "damaged" for s in overview.units):
-        return frozenset()
-    return frozenset((f.setup, f.label) for f in overview.families if set(f.states) == {"done"})
+    finished = set()
+    for family in overview.families:
+        if set(family.states) == {"done"}:
+            finished.add((family.setup, family.label))
+    damaged = any(s.state == "damaged" for s in overview.units)
+    return frozenset() if damaged else frozenset(finished)
 
 
 def gaps_of(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
-    """Differences to vanilla of the methods whose units are all done, where vanilla's are, too."""
+    """Differences to vanilla of the finished methods of each setup where vanilla is finished."""
     from analysis.labels import AVERAGE
     from analysis.scores.assess import assess
     from analysis.scores.candidates import select
-    from analysis.scores.evidence import ONE_RUN, with_interval
+    from analysis.scores.evidence import with_interval
 
     gaps: dict[tuple[str, str], str] = {}
     if len(finished) < 2:
@@ -133,8 +116,8 @@ def gaps_of(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
         )
         difference = row.columns[AVERAGE].difference
         if row.method != BASE and difference is not None and {family, reference} <= set(finished):
-            one_run = ONE_RUN if difference.estimate.over == "problems" else ""
-            gaps[family] = with_interval(difference.estimate) + one_run
+            one_seed = ONE_SEED if difference.estimate.over == "problems" else ""
+            gaps[family] = with_interval(difference.estimate) + one_seed
     return gaps
 
 
@@ -160,7 +143,10 @@ def follow(watch: Watch, console: Console, ended: threading.Event) -> None:
     Without a session a pipe also ends where no process works on the sweep: its reader would wait
     for ever.
     """
-    (_follow_live if console.is_terminal else _follow_lines)(watch, console, ended)
+    if console.is_terminal:
+        _follow_live(watch, console, ended)
+    else:
+        _follow_lines(watch, console, ended)
 
 
 def _is_over(watch: Watch, overview: Overview, ended: threading.Event) -> bool:
@@ -185,9 +171,7 @@ def _follow_live(watch: Watch, console: Console, ended: threading.Event) -> None
 
 
 def pause_after(spent: float) -> float:
-    """Seconds until the next look, after one that took so much CPU time: a large sweep is looked at
-    less often.
-    """
+    """Seconds until the next look, after one that took so much CPU time."""
     return max(REFRESH_S, spent / MOST_OF_A_CORE)
 
 
@@ -216,198 +200,7 @@ def _follow_lines(watch: Watch, console: Console, ended: threading.Event) -> Non
         if last or (not lines and silence > QUIET_S):
             lines += sweep_lines(overview, watch.gaps)
         for line in lines:
-            console.print(
-                f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True
-            )
+            say(console, f"{time.strftime('%H:%M:%S')} {line}")
             spoke = time.monotonic()
         if last:
             return
-
-
-class Events:
-    """News of a sweep since the last look, a line for each unit; the first look brings none."""
-
-    def __init__(self, first: Overview):
-        self._seen = {s.id: _sign(s) for s in first.units if s.state != "running"}
-
-    def since_then(self, overview: Overview) -> tuple[list[str], list[str]]:
-        """Lines on the units that ended or failed, and lines on those that go on, for each unit
-        with news.
-
-        `[4/10, 1m20s left] TRB epsilon0=0.05 K=12 seed 0: step 40/60, 45.5`: units that are done, and the time that the
-        sweep still takes.
-        """
-        called, ended, going_on = names(overview.units), [], []
-        done = sum(s.state == "done" for s in overview.units)
-        left = f", {duration(overview.seconds_left)} left" if overview.seconds_left else ""
-        for s in overview.units:
-            sign = _sign(s)
-            needs_another = s.state == "waiting" and s.phase == TRAINING
-            if self._seen.get(s.id) != sign and s.state != "queued" and not needs_another:
-                line = f"[{done}/{len(overview.units) + overview.to_confirm}{left}] {called[s.id]}: {event(s)}"
-                (going_on if s.state in ("running", "waiting") else ended).append(line)
-            self._seen[s.id] = sign
-        return ended, going_on
-
-
-def _sign(s: UnitStatus) -> tuple[object, ...]:
-    """The facts of a unit whose change is an event."""
-    return s.state, s.state == "running" and s.phase == RESCORING, s.latest_step, s.attempt, s.error
-
-
-def event(s: UnitStatus) -> str:
-    """Describe the state of a unit in words."""
-    best = "" if s.score is None else f", best {percent(s.score)} at step {s.best_step}"
-    match s.state:
-        case "done":
-            return f"done{best if s.is_trial else _score(s)}"
-        case "failed":
-            return f"failed at step {s.step}/{s.steps}: {s.error}"
-        case "damaged":
-            return f"damaged: {s.error}"
-        case "interrupted":
-            return f"interrupted at step {s.step}/{s.steps}"
-        case "waiting":
-            return f"trained{best}; {s.doing}" if s.is_trial else f"evaluated{_score(s)}; {s.doing}"
-        case _:
-            return _running(s)
-
-
-def _running(s: UnitStatus) -> str:
-    attempt = f"attempt {s.attempt} of {s.attempts}, " if s.attempt and s.attempt > 1 else ""
-    if s.phase == RESCORING:
-        step = f" step {s.best_step}" if s.is_trial else ""
-        return f"{attempt}rescoring{step} on fresh samples"
-    if s.latest_step is None or not s.step:
-        return f"{attempt}{s.phase or 'starting'}"
-    return f"{attempt}step {s.latest_step}/{s.steps}{_score(s)}"
-
-
-def _score(s: UnitStatus) -> str:
-    return "" if s.latest_score is None else f", {percent(s.latest_score)}"
-
-
-@contextmanager
-def taking(console: Console, what: str) -> Iterator[None]:
-    """Say what takes a while: on a terminal with the seconds so far, else again each time that
-    these have doubled.
-    """
-    if console.is_terminal:
-        columns = TextColumn("{task.description}…"), TimeElapsedColumn()
-        with Progress(*columns, console=console, transient=True) as progress:
-            progress.add_task(what, total=None)
-            yield
-        return
-    ended, begun = threading.Event(), time.monotonic()
-
-    def remind() -> None:
-        pause = SILENCE_S
-        while not ended.wait(pause):
-            pause = time.monotonic() - begun
-            console.print(
-                f"{what}… {duration(pause)}", highlight=False, markup=False, soft_wrap=True
-            )
-
-    console.print(f"{what}…", highlight=False, markup=False, soft_wrap=True)
-    thread = threading.Thread(target=remind, daemon=True, name="taking")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-@contextmanager
-def building(
-    console: Console, first: str = ""
-) -> Iterator[Callable[[str, dict[str, float]], None]]:
-    """Progress of the embedded models while they are made, and before that of what comes `first`."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TimeRemainingColumn(),
-    )
-    with (
-        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-        ExitStack() as opening,
-    ):
-        tasks: dict[str, TaskID] = {}
-        parts: dict[str, int] = {}
-        if first and console.is_terminal:
-            opening.callback(
-                progress.remove_task, progress.add_task(f"{first}…", total=None, loss="")
-            )
-        elif first:
-            opening.enter_context(taking(console, first))
-
-        def report(role: str, point: dict[str, float]) -> None:
-            opening.close()
-            if role not in tasks:
-                tasks[role] = progress.add_task(
-                    f"making the {role} model", total=point["of"], loss=""
-                )
-            progress.update(
-                tasks[role], completed=point["update"], loss=f"loss {point['loss']:.3f}"
-            )
-            part = int(REPORTED_PARTS * point["update"] / max(1, point["of"]))
-            if not console.is_terminal and parts.get(role) != part:
-                parts[role] = part
-                console.print(
-                    f"making the {role} model: {100 * part // REPORTED_PARTS} %", highlight=False
-                )
-
-        yield report
-
-
-class LastingOutput:
-    """Standard output that outlives its reader: once a pipe is closed, what is written goes
-    nowhere.
-
-    A sweep of days must not die because `head` has seen enough. Not an `io.TextIOBase`, whose
-    finalizer would flush a stream that belongs to others and may be closed by then.
-    """
-
-    def __init__(self, stream: TextIO, on_end: Callable[[], None]):
-        self._stream, self._on_end = stream, on_end
-
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            return self._leave(len(text))
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except BrokenPipeError:
-            self._leave(0)
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    @property
-    def encoding(self) -> str:
-        return self._stream.encoding
-
-    def _leave(self, written: int) -> int:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-        self._on_end()
-        return written
-
-
-def lasting_console(runs: Path) -> Console:
-    """A console on standard output for a sweep in `runs`, which goes on when its reader is gone."""
-
-    def tell() -> None:
-        print(
-            f"trb: the reader of the output is gone; the sweep goes on in {runs}", file=sys.stderr
-        )
-
-    return Console(file=LastingOutput(sys.stdout, tell))  # pyright: ignore[reportArgumentType]

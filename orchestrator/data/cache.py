@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.liveness.processes import take_lock
 from orchestrator.records.files import write_atomically
-from orchestrator.records.processes import take_lock
 
 
 def cache_folder() -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.records import pulse
+from orchestrator.liveness import pulse
 from orchestrator.records.files import file_sha256
 
 SUFFIXES = (".jsonl", ".parquet")

@@ -36,15 +36,13 @@ Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring"
 OTHERS = ("contexts", "margin", "teacher", "student")  # parts outside the engine's own memory
 
 # --- any process ---
-CONTEXT_GIB = (
-    0.5  # a CUDA context with cuBLAS workspaces, each process (assumption: 0.4 to 0.6 on H100)
-)
+# A CUDA context with cuBLAS workspaces, for each process (assumption: 0.4 to 0.6 on an H100).
+CONTEXT_GIB = 0.5
 MARGIN_SHARE = 0.03  # of the card: fragments that allocators cannot use (assumption)
 
 # --- SGLang ---
-ATTENTION_GIB = (
-    0.5  # workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none
-)
+# Workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none.
+ATTENTION_GIB = 0.5
 REQUESTS = 256  # at once, as CUDA graphs are captured for them; more rows hide no more launches
 PREFILLED = 8192  # tokens of prompts in one pass of one model
 PREFILLED_BY_TWO = 4096  # the same if student and teacher read them: the teacher's pass is larger
@@ -70,6 +68,14 @@ MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
 LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
 SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
 SCORED_BYTES = 20  # per such logit: counted
+
+
+class TooSmall(UserError):
+    """A GPU is too small for one full-length sequence or the learner, which take `needed_gib`."""
+
+    def __init__(self, message: str, needed_gib: float):
+        super().__init__(message)
+        self.needed_gib = needed_gib
 
 
 @dataclass(frozen=True)
@@ -102,14 +108,84 @@ class Budget:
         """One line: `learning 61.2: learner 19.2, gradient 6.4 …; passes of 16,384 tokens`."""
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         taken = ", ".join(f"{name} {gib:.1f}" for name, gib in largest if gib >= 0.05)
-        able = (
-            f"passes of {self.tokens:,} tokens"
-            if self.tokens
-            else f"{self.requests} responses at once"
-        )
+        able = f"passes of {self.tokens:,} tokens"
+        if not self.tokens:
+            able = f"{self.requests} responses at once"
         if self.kv_tokens:
             able += f" in a cache of {self.kv_tokens:,} tokens"
         return f"{self.situation} {self.total_gib:.1f}: {taken}; {able}"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The question that a budget answers: a situation of a setup on GPUs of `card_gib` each."""
+
+    setup: Setup
+    runtime: Runtime
+    card_gib: float
+    situation: Situation
+    on: Gpus
+
+    @property
+    def samples(self) -> list[Decoder]:
+        """The models that sample."""
+        models: dict[str, list[Model]] = {
+            "blending": [self.setup.student, self.setup.teacher],
+            "answering": [self.setup.teacher],
+        }
+        sampling = models.get(self.situation, [self.setup.student])
+        return [decoder(model, self.setup) for model in sampling]
+
+    @property
+    def response_limit(self) -> int:
+        """Tokens of the longest response."""
+        if self.situation == "evaluating":
+            return self.setup.evaluation.max_response_tokens
+        return self.setup.training.max_response_tokens
+
+    def left_bytes(self, parts: Mapping[str, float]) -> float:
+        """The memory that `parts` leave on all GPUs of the role together."""
+        return (self.card_gib - sum(parts.values())) * GIB * self.on.count
+
+    def others(self) -> dict[str, float]:
+        """Contexts, margin, and memory that other roles keep on the GPU."""
+        pooled = is_pooled(self.setup)
+        alone = self.situation == "evaluating" or self.on.apart
+        processes = (1 if alone else 2) + pooled  # roles have up to two, a pool one more
+        parts = {"contexts": CONTEXT_GIB * processes, "margin": MARGIN_SHARE * self.card_gib}
+        if alone:
+            return parts
+        if self.situation in ("decoding", "scoring", "learning"):
+            parts["teacher"] = self.weights_gib(decoder(self.setup.teacher, self.setup))
+        if self.situation in ("scoring", "learning"):
+            parts["student"] = self.weights_gib(decoder(self.setup.student, self.setup))
+            # A pool's captured graphs stay while the roles beside it work.
+            parts["student"] += graphs_gib(self.setup, REQUESTS) if pooled else 0.0
+        return parts
+
+    def weights_gib(self, *models: Decoder) -> float:
+        """Weights on each of the role's GPUs."""
+        return sum(model.weight_bytes for model in models) / GIB / self.on.count
+
+    def too_small(self, needed_gib: float) -> TooSmall:
+        """The error of a card with less than `needed_gib`, with its remedies."""
+        each = "" if self.on.count == 1 else f" on each of {self.on.count} GPUs"
+        work = "for one sequence of full length"
+        remedy = "fewer prompt or response tokens"
+        match self.situation:
+            case "blending":
+                work += " while blending"
+            case "learning":
+                work = "while the student learns"
+                remedy = "a trainer over several GPUs, or a smaller pair"
+            case "scoring":
+                work = "while the teacher scores"
+                remedy = "a trainer over several GPUs, or a smaller pair"
+        return TooSmall(
+            f"GPU memory: {self.card_gib:.1f} GiB: expected at least {needed_gib:.1f} GiB{each} "
+            f"{work} ({self.setup.title}): a larger GPU, {remedy}",
+            needed_gib,
+        )
 
 
 def budget(
@@ -125,13 +201,11 @@ def budget(
     `max_tokens` replaces the response limit of training or evaluation. Raises UserError if one
     sequence of full length does not fit.
     """
+    case = _Case(setup, runtime, card_gib, situation, on)
     if situation in ("scoring", "learning"):
-        return _passes(setup, runtime, card_gib, situation, on)
-    samples = _models_sampling(setup, situation)
-    context = setup.training.max_prompt_tokens + (max_tokens or _response_limit(setup, situation))
-    if is_pooled(setup):
-        return _pool(setup, runtime, card_gib, situation, on, samples, context)
-    return _batch(setup, runtime, card_gib, situation, on, samples, context)
+        return _passes(case)
+    context = setup.training.max_prompt_tokens + (max_tokens or case.response_limit)
+    return _pool(case, context) if is_pooled(setup) else _batch(case, context)
 
 
 def is_pooled(setup: Setup) -> bool:
@@ -142,21 +216,14 @@ def is_pooled(setup: Setup) -> bool:
 # --- sampling ---
 
 
-def _pool(
-    setup: Setup,
-    runtime: Runtime,
-    card_gib: float,
-    situation: Situation,
-    on: Gpus,
-    samples: list[Decoder],
-    context: int,
-) -> Budget:
+def _pool(case: _Case, context: int) -> Budget:
     """A serving engine's pool: all memory left by other parts, as far as requests can use it."""
-    blending, vocabulary = situation == "blending", setup.vocabulary.size
+    blending = case.situation == "blending"
+    setup, samples = case.setup, case.samples
     most = blending_requests(setup) if blending else REQUESTS
-    requests = min(most, runtime.rollout_batch or most)
-    parts = _others(setup, card_gib, situation, on)
-    parts["weights"] = sum(model.weight_bytes for model in samples) / GIB / on.count
+    requests = min(most, case.runtime.rollout_batch or most)
+    parts = case.others()
+    parts["weights"] = case.weights_gib(*samples)
     parts["attention"] = ATTENTION_GIB
     parts["requests"] = 4 * (requests + 1) * (context + RESERVED_SLOTS) / GIB  # table of slots
     if blending:
@@ -165,48 +232,37 @@ def _pool(
     else:
         parts["graphs"] = graphs_gib(setup, requests)
         parts["prefill"] = prefill_gib(samples[0], PREFILLED)
-        parts["sampler"] = sampler_gib(vocabulary, requests)
+        parts["sampler"] = sampler_gib(setup.vocabulary.size, requests)
     of_token = sum(model.kv_bytes for model in samples)
     slots = context + (RESERVED_SLOTS if blending else 0)
-    left = (card_gib - sum(parts.values())) * on.count * GIB
-    tokens = min(int(left // of_token), requests * slots)
+    # More tokens than all requests can fill would hold memory that nothing uses.
+    tokens = min(int(case.left_bytes(parts) // of_token), requests * slots)
     if tokens < slots:
-        raise _too_small(
-            setup, card_gib, situation, sum(parts.values()) + slots * of_token / GIB / on.count, on
-        )
-    parts["KV cache"] = tokens * of_token / GIB / on.count
-    return Budget(situation, card_gib, parts, kv_tokens=tokens, requests=requests)
+        raise case.too_small(sum(parts.values()) + slots * of_token / GIB / case.on.count)
+    parts["KV cache"] = tokens * of_token / GIB / case.on.count
+    return Budget(case.situation, case.card_gib, parts, kv_tokens=tokens, requests=requests)
 
 
-def _batch(
-    setup: Setup,
-    runtime: Runtime,
-    card_gib: float,
-    situation: Situation,
-    on: Gpus,
-    samples: list[Decoder],
-    context: int,
-) -> Budget:
+def _batch(case: _Case, context: int) -> Budget:
     """The torch engine's largest decoding batch of full-length rows, or the configured batch."""
-    blending, vocabulary = situation == "blending", setup.vocabulary.size
-    parts = _others(setup, card_gib, situation, on)
-    parts["weights"] = sum(model.weight_bytes for model in samples) / GIB / on.count
+    blending, samples = case.situation == "blending", case.samples
+    parts = case.others()
+    parts["weights"] = case.weights_gib(*samples)
     if blending:
         parts["round"] = DRAFT_VALUES * DRAFT_BYTES / GIB
     slots = slots_of(context, LONGEST_ROUND if blending else 1)
     of_token = sum(model.kv_bytes for model in samples)
     # Under a mask, attention repeats keys and values for each query head, one layer at a time.
     repeated = max(model.kv_bytes / model.layers * model.head_groups for model in samples)
-    of_row = slots * (of_token + repeated) + (0 if blending else vocabulary * PLAIN_BYTES)
-    left = (card_gib - sum(parts.values())) * GIB * on.count
-    rows = runtime.rollout_batch or int(left // of_row)
+    of_row = slots * (of_token + repeated)
+    if not blending:  # a blended round's logits are a part of their own, whatever the rows
+        of_row += case.setup.vocabulary.size * PLAIN_BYTES
+    rows = case.runtime.rollout_batch or int(case.left_bytes(parts) // of_row)
     if rows < 1:
-        raise _too_small(
-            setup, card_gib, situation, sum(parts.values()) + of_row / GIB / on.count, on
-        )
-    parts["KV cache"] = rows * slots * of_token / GIB / on.count
-    parts["step"] = rows * (of_row - slots * of_token) / GIB / on.count
-    return Budget(situation, card_gib, parts, kv_tokens=rows * slots, requests=rows)
+        raise case.too_small(sum(parts.values()) + of_row / GIB / case.on.count)
+    parts["KV cache"] = rows * slots * of_token / GIB / case.on.count
+    parts["step"] = rows * (of_row - slots * of_token) / GIB / case.on.count
+    return Budget(case.situation, case.card_gib, parts, kv_tokens=rows * slots, requests=rows)
 
 
 def slots_of(length: int, drafted: int) -> int:
@@ -253,33 +309,32 @@ def blended_round_gib(setup: Setup, requests: int) -> float:
 # --- scoring and learning ---
 
 
-def _passes(
-    setup: Setup, runtime: Runtime, card_gib: float, situation: Situation, on: Gpus
-) -> Budget:
+def _passes(case: _Case) -> Budget:
     """Passes over the tokens that fit, or the configured number, and at least one full row."""
-    learning = situation == "learning"
-    parts = _others(setup, card_gib, situation, on)
-    if learning:
-        parts |= {name: gib / on.count for name, gib in memory.learner_parts(setup).items()}
+    setup = case.setup
+    parts = case.others()
+    if case.situation == "learning":
+        for name, gib in memory.learner_parts(setup).items():
+            parts[name] = gib / case.on.count
         parts["loss"] = loss_gib(setup)
         of_token = learned_token_bytes(setup)
     else:
-        if on.apart:
-            parts["weights"] = decoder(setup.teacher, setup).weight_bytes / GIB / on.count
-        parts["head"] = (
-            min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size) * SCORED_BYTES / GIB
-        )
+        if case.on.apart:
+            parts["weights"] = case.weights_gib(decoder(setup.teacher, setup))
+        logits = min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size)
+        parts["head"] = logits * SCORED_BYTES / GIB
         of_token = scored_token_bytes(setup)
     longest = setup.training.max_prompt_tokens + setup.training.max_response_tokens
     fixed = sum(parts.values())
-    fitting = int((card_gib - fixed) * GIB // of_token)
+    fitting = int((case.card_gib - fixed) * GIB // of_token)
     if fitting < longest:
-        raise _too_small(setup, card_gib, situation, fixed + longest * of_token / GIB, on)
+        raise case.too_small(fixed + longest * of_token / GIB)
+    # A pass takes whole rows, so that a configured number below the longest row cannot be kept.
     tokens = min(fitting, max(MOST_TOKENS, longest))
-    if runtime.micro_batch_tokens is not None:
-        tokens = max(longest, runtime.micro_batch_tokens)
+    if case.runtime.micro_batch_tokens is not None:
+        tokens = max(longest, case.runtime.micro_batch_tokens)
     parts["activations"] = tokens * of_token / GIB
-    return Budget(situation, card_gib, parts, tokens=tokens)
+    return Budget(case.situation, case.card_gib, parts, tokens=tokens)
 
 
 def learned_token_bytes(setup: Setup) -> int:
@@ -304,68 +359,3 @@ def loss_gib(setup: Setup) -> float:
     """The loss on hidden states: chunks, three float32 copies of the head and one for computing."""
     head = setup.vocabulary.size * setup.student.shape.hidden
     return (3 * 4 + 2) * head / GIB + LOSS_CHUNKS_GIB
-
-
-# --- beside the role ---
-
-
-def _others(setup: Setup, card_gib: float, situation: Situation, on: Gpus) -> dict[str, float]:
-    """Contexts, margin, and memory that other roles keep on the GPU."""
-    pooled = is_pooled(setup)
-    alone = situation == "evaluating" or on.apart
-    processes = (1 if alone else 2) + pooled  # roles have up to two, a pool one more
-    parts = {"contexts": CONTEXT_GIB * processes, "margin": MARGIN_SHARE * card_gib}
-    if alone:
-        return parts
-    student, teacher = (
-        decoder(model, setup).weight_bytes / GIB / on.count
-        for model in (setup.student, setup.teacher)
-    )
-    if situation in ("decoding", "scoring", "learning"):
-        parts["teacher"] = teacher
-    if situation in ("scoring", "learning"):
-        parts["student"] = student + (graphs_gib(setup, REQUESTS) if pooled else 0.0)
-    return parts
-
-
-def _models_sampling(setup: Setup, situation: Situation) -> list[Decoder]:
-    models: dict[str, list[Model]] = {
-        "blending": [setup.student, setup.teacher],
-        "answering": [setup.teacher],
-    }
-    return [decoder(model, setup) for model in models.get(situation, [setup.student])]
-
-
-def _response_limit(setup: Setup, situation: Situation) -> int:
-    """Tokens of the longest response: the evaluation's limit if evaluating, else the training's."""
-    training, evaluation = setup.training.max_response_tokens, setup.evaluation.max_response_tokens
-    if situation == "evaluating":
-        return evaluation
-    return training
-
-
-class TooSmall(UserError):
-    """A GPU is too small for one full-length sequence or the learner, which take `needed_gib`."""
-
-    def __init__(self, message: str, needed_gib: float):
-        super().__init__(message)
-        self.needed_gib = needed_gib
-
-
-def _too_small(
-    setup: Setup, card_gib: float, situation: Situation, needed: float, on: Gpus
-) -> TooSmall:
-    each = "" if on.count == 1 else f" on each of {on.count} GPUs"
-    remedies: dict[str, tuple[str, str]] = {
-        "learning": ("while the student learns", "a trainer over several GPUs, or a smaller pair"),
-        "scoring": ("while the teacher scores", "a trainer over several GPUs, or a smaller pair"),
-        "blending": (
-            "for one sequence of full length while blending",
-            "fewer prompt or response tokens",
-        ),
-    }
-    what, fewer = remedies.get(
-        situation, ("for one sequence of full length", "fewer prompt or response tokens")
-    )
-    message = f"GPU memory: {card_gib:.1f} GiB: expected at least {needed:.1f} GiB{each} {what} ({setup.title})"
-    return TooSmall(f"{message}: a larger GPU, {fewer}", needed)

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from orchestrator.config import Evaluation, Setup
 from orchestrator.data.benchmarks import benchmark_of
-from orchestrator.experiment.identity import digest, evaluation_identity
+from orchestrator.experiment.identity import evaluation_identity
 from orchestrator.experiment.kinds import OfKind
+from orchestrator.models.identity import digest
 
-FRESH = 1  # draw of the samples that take no part in selection
+FRESH = 1  # repetition of the samples that take no part in selection
 # Doublings, and one more rung where a few close candidates cost most (benchmarks/race.py compares).
 SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
 # Races with an indifference zone mostly end between 1/16 and 1/4. Rungs that grow by a half there
@@ -32,15 +33,17 @@ def evaluation_ids(setup: Setup, grader: str | None = None) -> dict[str, str]:
 
 def fresh_evaluation_ids(setup: Setup) -> dict[str, str]:
     """Benchmark key → id of the same evaluation on samples that take no part in selection."""
-    return drawn_evaluation_ids(setup, FRESH)
+    return repeated_evaluation_ids(setup, FRESH)
 
 
-def drawn_evaluation_ids(setup: Setup, draw: int, grader: str | None = None) -> dict[str, str]:
-    """Benchmark key → id of an independent repetition: draw d has the samples of the evaluation
-    with seed + d.
+def repeated_evaluation_ids(
+    setup: Setup, repetition: int, grader: str | None = None
+) -> dict[str, str]:
+    """Benchmark key → id of a repetition, whose samples are those of the evaluation with the seed
+    `seed + repetition`.
     """
-    drawn = replace(setup.evaluation, seed=setup.evaluation.seed + draw)
-    return evaluation_ids(replace(setup, evaluation=drawn), grader)
+    repeated = replace(setup.evaluation, seed=setup.evaluation.seed + repetition)
+    return evaluation_ids(replace(setup, evaluation=repeated), grader)
 
 
 def full_samples(evaluation: Evaluation, benchmark: str) -> int:
@@ -83,8 +86,8 @@ def rung_sizes(full: Sequence[int], zone: bool = False) -> list[tuple[int, ...]]
 
 
 class Sampling(NamedTuple):
-    """One evaluation of one checkpoint; `draw` 0 selects the best checkpoint, `FRESH` does not."""
+    """One evaluation of one checkpoint; `repetition` 0 selects the best checkpoint, `FRESH` does not."""
 
     benchmark: str
     step: int
-    draw: int
+    repetition: int

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.config import SEEDS, Confirm, Placement, PlacementMode
+from orchestrator.config import Confirm, Placement, Seeds
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.experiment import strict
 from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
-from orchestrator.rules import MOST, choices, entries
+from orchestrator.experiment.placements import placement_of_method
 
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
@@ -54,12 +54,11 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
             name: _values(f"{key}.{name}", knob, body.get(name)) for name, knob in knobs.items()
         }
         if PLACEMENT_KEY in body:
-            asked.placements[method] = _placement(
+            asked.placements[method] = placement_of_method(
                 f"{key}.{PLACEMENT_KEY}", body[PLACEMENT_KEY], default
             )
         if SEEDS_KEY in body:
-            strict.obey(f"{key}.{SEEDS_KEY}", body[SEEDS_KEY], SEEDS)
-            asked.seeds[method] = body[SEEDS_KEY]
+            asked.seeds[method] = strict.build(Seeds, body[SEEDS_KEY], f"{key}.{SEEDS_KEY}")
     return asked
 
 
@@ -105,32 +104,10 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
     values = raw if isinstance(raw, list) else [raw]
     if raw is None or not values:
         raise UserError(f"{key}: missing: expected one or several values, each {knob.describe()}")
+    typed: list[Any] = []
     for value in values:
-        if not knob.accepts(value):
-            raise refuse(key, value, knob.describe())
-        if value > MOST:  # for intervals without an end
-            raise refuse(key, value, f"{knob.describe()}, at most {MOST:g}")
-    typed = [knob.kind(value) for value in values]
-    for index, value in enumerate(typed):
-        if value in typed[:index]:
-            raise refuse(key, raw, f"every point of the grid once; {value!r} stands twice")
+        point = strict.build(knob.type, value, key)
+        if point in typed:
+            raise refuse(key, raw, f"every point of the grid once; {point!r} stands twice")
+        typed.append(point)
     return typed
-
-
-def _placement(key: str, raw: Any, default: Placement) -> Placement:
-    """A placement given as a mode or as some of its keys; the other keys come from `default`.
-
-    A placement with another mode keeps no `role_gpus` of `default`. With its own `role_gpus`,
-    `gpus` defaults to their sum.
-    """
-    given = {"mode": raw} if isinstance(raw, str) else raw
-    if not isinstance(given, dict):
-        modes, keys = ", ".join(choices(PlacementMode)), ", ".join(entries(Placement))
-        raise refuse(key, raw, f"{modes}, or a mapping with {keys}")
-    others = asdict(default)
-    if given.get("mode", default.mode) != default.mode:
-        others["role_gpus"] = None
-    placement = strict.build(Placement, others | given, key)
-    if placement.role_gpus is not None and "gpus" not in given:
-        placement = replace(placement, gpus=placement.role_gpus.total)
-    return placement

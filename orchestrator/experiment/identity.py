@@ -4,32 +4,23 @@
 
 Same identity ⇒ same training, so a key belongs here if it can change the result of training (or,
 for an evaluation, the samples and their grades). A new key of a configuration class changes no id
-until it is named here. Name it under LATER, and it counts only if it differs from its default, so
+until it is named here. Name it under `models.identity.LATER`, and it counts only if it differs from its default, so
 that earlier ids stay. Any other change to an identity gives every unit another id: bump SCHEMA and
 say so in CHANGELOG.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Data, EngineConfig, Model, Optimizer, Recipe, Setup
-from orchestrator.data.benchmarks import BENCHMARKS, benchmark_of
+from orchestrator.config import Data, EngineConfig, Setup
+from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.judges import version_of
+from orchestrator.models.identity import VOCABULARY, Models, part, world
 
 SCHEMA = 2
 
-Models = Mapping[
-    str, dict[str, Any]
-]  # role → the values that fix that model; see `made_models.models_of`
-
-RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
-SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
-VOCABULARY = ("size", "valid")
 PROMPT = ("kind", "system", "enable_thinking")
 DATA = ("source", "revision", "order_seed")
 TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
@@ -38,47 +29,6 @@ OBJECTIVE = ("objective", "top_k", "steps", "checkpoint_every")
 SFT = ("updates", "checkpoints")
 DECODING = ("max_response_tokens", "temperature", "seed")
 PROBE = ("prompts", "prefixes", "continuations")
-# Keys added after the first ids were in use: they count only if they differ from their default.
-LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",), Recipe: ("dtype",)}
-
-
-def digest(value: Any) -> str:
-    """8 hex digits of the sha256 of `value` as canonical JSON."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
-
-
-def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
-    """The named keys of a configuration object, and its keys under LATER that differ from their
-    default.
-    """
-    chosen = {key: getattr(value, key) for key in keys}
-    for kind, later in LATER.items():
-        if isinstance(value, kind):
-            chosen |= {
-                key: getattr(value, key)
-                for key in later
-                if getattr(value, key) != getattr(kind(), key)
-            }
-    return chosen
-
-
-def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
-    """The identity of a model before it is made: its revision, or its recipe with shape and
-    tokenizer.
-
-    Units trained from a made model count its weights instead; see `made_models.models_of`.
-    """
-    if model.recipe is None:
-        return {"revision": model.revision}
-    return {
-        "recipe": part(model.recipe, RECIPE),
-        "shape": part(model.shape, SHAPE),
-        "eos": model.eos,
-        "tokenizer": setup.tokenizer,
-        "vocabulary": part(setup.vocabulary, VOCABULARY),
-        "world": _world(),
-    }
 
 
 def pair_identity(setup: Setup, models: Models) -> dict[str, Any]:
@@ -148,11 +98,7 @@ def _data_identity(data: Data) -> dict[str, Any]:
     embedded world.
     """
     identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
-    return identity | {"world": _world()} if data.source == "arithmetic" else identity
-
-
-def _world() -> Any:
-    return BENCHMARKS["arithmetic_short"].identity()["world"]
+    return identity | {"world": world()} if data.source == "arithmetic" else identity
 
 
 def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> dict[str, Any]:

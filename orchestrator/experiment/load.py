@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator import config
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
-from orchestrator.experiment import local_models, strict, validate
+from orchestrator.experiment import local_files, placements, strict, validate
 from orchestrator.experiment.grids import (
     parse_methods,
     with_confirmed_keys,
@@ -51,7 +51,7 @@ def load_setup(
     """
     path = Path(name) if name.endswith(".yaml") else setup_path(name, beside)
     setup = _build_setup(merge(_checked_setup(path), read_overrides(overrides)))
-    setup, _ = local_models.completed(path.stem, setup)
+    setup, _ = local_files.completed(path.stem, setup)
     validate.check_setup(path.stem, setup)
     return setup
 
@@ -62,42 +62,15 @@ def data_folder(given: str | None) -> str:
 
 
 def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
-    written = _canonical(without_digests(read_yaml(path)))
-    overridden = _canonical(read_overrides(overrides))
-    overridden_placement, written_placement = (
-        _placement_of(values) for values in (overridden, written)
-    )
-    if "role_gpus" in overridden_placement and "gpus" not in overridden_placement:
-        written_placement.pop("gpus", None)  # the sum of role_gpus replaces it
-    if "seeds" in overridden and isinstance(written.get("methods"), dict):
-        written["methods"] = without_own_seeds(written["methods"])
-    raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
-    inline = _setups_in(raw) or _setups_in(written)
-    if isinstance(raw.get("setups"), dict):
-        raw["setups"] = list(inline)
+    """Read, merge, convert and complete an experiment; rules between its keys are not checked."""
+    raw, inline = _merged(path, overrides)
     file: config.ExperimentFile = strict.build(config.ExperimentFile, raw)
-    if not file.setups:
-        raise refuse("setups", file.setups, f"at least one of {', '.join(known_setups(path))}")
-    if len(set(file.setups)) != len(file.setups):
-        raise refuse("setups", file.setups, "every setup once")
-    setups: dict[str, config.Setup] = {}
-    notes: list[str] = []
-    differences = {part: getattr(file, part) for part in SHARED_PARTS}
-    for name in file.setups:
-        own = inline[name] if name in inline else _checked_setup(setup_path(name, path))
-        setup = _build_setup(merge(own, differences))
-        setups[name], noted = local_models.completed(name, setup)
-        notes += noted
-    runtime = file.runtime
-    gpus_given = "gpus" in raw.get("runtime", {}).get("placement", {})
-    if not gpus_given and runtime.placement.role_gpus is not None:
-        runtime = replace(
-            runtime, placement=replace(runtime.placement, gpus=runtime.placement.role_gpus.total)
-        )
-    elif not gpus_given and any(needs_gpu(setup) for setup in setups.values()):
-        runtime = replace(runtime, placement=replace(runtime.placement, gpus=1))
-    asked = parse_methods(file.methods, runtime.placement)
-    strict.check(file)
+    setups, notes = _setups_of(file, inline, path)
+    large = any(needs_gpu(setup) for setup in setups.values())
+    placement = placements.complete(
+        file.runtime.placement, _placement_in(raw), otherwise=1 if large else 0
+    )
+    asked = parse_methods(file.methods, placement)
     return config.Experiment(
         name=file.name,
         setups=setups,
@@ -107,10 +80,43 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         method_seeds=asked.seeds,
         confirm=with_confirmed_keys(file.confirm),
         data_dir=file.data_dir,
-        runtime=runtime,
+        runtime=replace(file.runtime, placement=placement),
         notes=tuple(dict.fromkeys(notes)),
-        arguments=(str(path), *overrides),
     )
+
+
+def _merged(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a file under its overrides, and the setups that are written in it."""
+    written = _canonical(without_digests(read_yaml(path)))
+    overridden = _canonical(read_overrides(overrides))
+    if "seeds" in overridden and isinstance(written.get("methods"), dict):
+        written["methods"] = without_own_seeds(written["methods"])
+    kept = placements.below(_placement_in(written), _placement_in(overridden))
+    if kept != _placement_in(written):
+        written["runtime"] = written["runtime"] | {"placement": kept}
+    raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
+    inline = _setups_in(raw) or _setups_in(written)
+    if isinstance(raw.get("setups"), dict):
+        raw["setups"] = list(inline)
+    return raw, inline
+
+
+def _setups_of(
+    file: config.ExperimentFile, inline: dict[str, Any], path: Path
+) -> tuple[dict[str, config.Setup], list[str]]:
+    """The setups of an experiment with its differences, and notes on what local files completed."""
+    if not file.setups:
+        raise refuse("setups", file.setups, f"at least one of {', '.join(known_setups(path))}")
+    if len(set(file.setups)) != len(file.setups):
+        raise refuse("setups", file.setups, "every setup once")
+    setups: dict[str, config.Setup] = {}
+    notes: list[str] = []
+    differences = {part: getattr(file, part) for part in SHARED_PARTS}
+    for name in file.setups:
+        own = inline[name] if name in inline else _checked_setup(setup_path(name, path))
+        setups[name], noted = local_files.completed(name, _build_setup(merge(own, differences)))
+        notes += noted
+    return setups, notes
 
 
 def _checked_setup(path: Path) -> dict[str, Any]:
@@ -158,21 +164,18 @@ def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
     return setups
 
 
-def _placement_of(values: dict[str, Any]) -> dict[str, Any]:
-    """`runtime.placement` of plain values, itself and not a copy; a new empty mapping if it is
-    absent.
-    """
+def _placement_in(values: dict[str, Any]) -> dict[str, Any]:
+    """The `runtime.placement` of plain values; empty if they have none or it is no mapping."""
     runtime = values.get("runtime")
     placement = runtime.get("placement") if isinstance(runtime, dict) else None
     return placement if isinstance(placement, dict) else {}
 
 
 def _canonical(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with methods under their keys, and `runtime.placement: split` as `runtime.placement:
-    {mode: split}`.
-    """
+    """`values` with methods under their keys, and the placement as a mapping."""
     values = with_method_keys(values)
     runtime = values.get("runtime")
-    if isinstance(runtime, dict) and isinstance(runtime.get("placement"), str):
-        return values | {"runtime": runtime | {"placement": {"mode": runtime["placement"]}}}
+    if isinstance(runtime, dict) and "placement" in runtime:
+        placement = placements.in_full(runtime["placement"])
+        return values | {"runtime": runtime | {"placement": placement}}
     return values

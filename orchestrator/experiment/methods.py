@@ -1,7 +1,7 @@
-"""The seven methods, one row each. A row defines its method completely; no other module treats
-methods apart.
+"""The methods, one row each. A row defines its method completely; no other module treats methods apart.
 
-The rows have the order of the paper's main table. `docs/add-a-method.md` adds an eighth.
+The first seven are the paper's, in the order of its main table; rivals and controls follow, which
+`docs/methods.md` describes with their sources. `docs/add-a-method.md` adds another one.
 """
 
 from __future__ import annotations
@@ -10,20 +10,39 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from orchestrator.config import Setup, Training
 from orchestrator.errors import did_you_mean, one_of, refuse
 from orchestrator.policy.spec import (
     Behavior,
+    Bridge,
+    FallingWithDiscrepancy,
+    FixedAdvantage,
+    ForwardKL,
+    Fusion,
+    JensenShannon,
+    Mixture,
     Objective,
+    Proximal,
+    ReverseKL,
+    SampledToken,
     Student,
     TeacherInjection,
+    TeacherKeeps,
+    TeacherPrefers,
+    TeacherSequences,
+    TeacherUncertain,
     Tempered,
+    Term,
     TrustRegion,
+    Unlikely,
 )
-from orchestrator.rules import Between
+from orchestrator.rules import MOST, Count, Number, entry
 
+DIVERGENCES = ("renormalized", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
 Knobs = Mapping[str, Any]  # name → value, of one trial
@@ -32,42 +51,32 @@ Grid = Mapping[str, Sequence[Any]]  # name → values, of an experiment
 
 @dataclass(frozen=True)
 class Knob:
-    """One hyperparameter of a method and its interval."""
+    """One hyperparameter of a method; `type` says which values it can have."""
 
     meaning: str
-    kind: type
-    interval: Between
+    type: Any
     symbol: str = ""  # in figures, as mathtext
     unit: str = ""
 
     def describe(self) -> str:
         """`a whole number ≥ 1`."""
-        return f"{'a whole number' if self.kind is int else 'a number'} {self.interval}"
-
-    def accepts(self, value: Any) -> bool:
-        """Whether a value of a file has the type (a whole number is a number, too) and is in the
-        interval.
-        """
-        typed = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(
-            value, bool
-        )
-        return typed and value in self.interval
-
-
-FROM_ZERO, FROM_ONE = Between(0), Between(1)
-ABOVE_ZERO = Between(0, low_open=True, high_open=True)
+        return entry(self.type).describe()
 
 
 def _budget(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, FROM_ZERO, symbol=symbol, unit="nats")
+    return Knob(meaning, Annotated[Number, Field(ge=0, le=MOST)], symbol, unit="nats")
+
+
+def _share(meaning: str, symbol: str) -> Knob:
+    return Knob(meaning, Annotated[Number, Field(ge=0, le=1)], symbol)
 
 
 def _steps(meaning: str, symbol: str = "$K$") -> Knob:
-    return Knob(meaning, int, FROM_ONE, symbol=symbol, unit="steps")
+    return Knob(meaning, Count, symbol, unit="steps")
 
 
 def _temperature(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, ABOVE_ZERO, symbol=symbol)
+    return Knob(meaning, Annotated[Number, Field(gt=0, le=MOST)], symbol)
 
 
 # --- schedules ---
@@ -88,6 +97,18 @@ def annealed_veto(beta_start: float, total_steps: int, step: int) -> float:
     return beta_start * (1 - step / total_steps)
 
 
+def annealed(start: float, horizon: int, step: int) -> float:
+    """A weight of the teacher that falls linearly from `start` to exactly 0 over `horizon` steps."""
+    return start * (1 - step / horizon) if step < horizon else 0.0
+
+
+def growing_limit(start: int, horizon: int, step: int, longest: int) -> int:
+    """Tokens of a response: `start` at step 0, growing linearly to `longest` over `horizon` steps."""
+    if step >= horizon:
+        return longest
+    return start + (longest - start) * step // horizon
+
+
 def within_ball(epsilon: float) -> Behavior:
     """The trust region of radius ε; the student itself for ε = 0."""
     return TrustRegion(epsilon) if epsilon > 0 else Student()
@@ -96,6 +117,21 @@ def within_ball(epsilon: float) -> Behavior:
 def tempered(tau: float) -> Behavior:
     """The student at temperature τ."""
     return Tempered(tau) if tau != 1 else Student()
+
+
+def mixed(weight: float) -> Behavior:
+    """The mixture with a share `weight` of the teacher; the student itself for 0."""
+    return Mixture(weight) if weight > 0 else Student()
+
+
+def by_sequence(share: float) -> Behavior:
+    """Whole responses of the teacher with probability `share`; the student itself for 0."""
+    return TeacherSequences(share) if share > 0 else Student()
+
+
+def fused(alpha: float) -> Behavior:
+    """The student's and the teacher's logits averaged; the student itself for α = 0."""
+    return Fusion(alpha) if alpha > 0 else Student()
 
 
 # --- rows ---
@@ -110,7 +146,28 @@ def _plain(knobs: Knobs, training: Training, step: int, steps: int) -> Objective
 
 
 def _veto(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
-    return Objective(training.objective, annealed_veto(knobs["beta_start"], steps, step))
+    return Objective(training.objective, Bridge(annealed_veto(knobs["beta_start"], steps, step)))
+
+
+def _of_terms(*terms: Callable[[Knobs], Term]) -> Callable[[Knobs, Training, int, int], Objective]:
+    """The training's objective with other losses than the reverse KL at every token."""
+
+    def objective(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+        return Objective(training.objective, terms=tuple(term(knobs) for term in terms))
+
+    return objective
+
+
+def _proximal(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    return Objective(training.objective, Proximal(knobs["alpha"]))
+
+
+def _likelihood(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    return Objective("nll")
+
+
+def _full_limit(knobs: Knobs, step: int, longest: int) -> int:
+    return longest
 
 
 def _fits(grid: Grid, name: str, setup: Setup) -> None:
@@ -126,6 +183,20 @@ def _skd_fits(grid: Grid, name: str, setup: Setup) -> None:
         if k > setup.vocabulary.valid:
             raise refuse(
                 "methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary"
+            )
+
+
+def _no_estimator(grid: Grid, name: str, setup: Setup) -> None:
+    """The released estimator estimates the reverse KL alone."""
+    one_of("training.objective (with this method)", setup.training.objective, DIVERGENCES)
+
+
+def _limit_fits(grid: Grid, name: str, setup: Setup) -> None:
+    for tokens in grid["tokens"]:
+        if tokens > setup.training.max_response_tokens:
+            limit = setup.training.max_response_tokens
+            raise refuse(
+                "methods.….tokens", tokens, f"≤ {name}'s training.max_response_tokens={limit}"
             )
 
 
@@ -146,11 +217,12 @@ class Method:
     `title` is its name in the paper, `short` its name in every table, list, figure and W&B run.
     `knobs` are its hyperparameters (Appendix A.2). `behavior` is the policy that samples the
     rollouts of optimizer step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given
-    knobs, training, k and N. `updates_before` is the number of supervised updates before step 0.
-    `fits` raises UserError if values of the grid do not suit a setup of that name. `axis` is the
-    knob along the horizontal axis of its figure: the paper's; without one, the knob with most
-    values. `fades` is the knob with the number of steps after which the method is vanilla; None if
-    it never is.
+    knobs, training, k and N. `response_limit` are the tokens after which the rollouts of step k are
+    cut, given knobs, k and the setup's limit. `updates_before` is the number of supervised updates
+    before step 0. `fits` raises UserError if values of the grid do not suit a setup of that name.
+    `axis` is the knob along the horizontal axis of its figure: the paper's; without one, the knob
+    with most values. `fades` is the knob with the number of steps after which the method is
+    vanilla; None if it never is.
     """
 
     title: str
@@ -158,6 +230,7 @@ class Method:
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     behavior: Callable[[Knobs, int], Behavior] = _student
     objective: Callable[[Knobs, Training, int, int], Objective] = _plain
+    response_limit: Callable[[Knobs, int, int], int] = _full_limit
     updates_before: Callable[[Knobs], int] | None = None
     fits: Callable[[Grid, str, Setup], None] = _fits
     axis: str | None = None
@@ -177,7 +250,9 @@ METHODS: dict[str, Method] = {
             "epsilon0": _budget("KL budget of the first step, in nats.", r"$\varepsilon_0$"),
             "K": _steps("Steps over which the budget falls linearly to zero."),
         },
-        behavior=lambda knobs, step: within_ball(annealed_budget(knobs["epsilon0"], knobs["K"], step)),
+        behavior=lambda knobs, step: within_ball(
+            annealed_budget(knobs["epsilon0"], knobs["K"], step)
+        ),
         axis="K",
         fades="K",
     ),
@@ -188,7 +263,8 @@ METHODS: dict[str, Method] = {
         {
             "beta_start": Knob(
                 "Weight of log p in Veto's target at the first step; it falls to zero over the run.",
-                float, Between(0, 1, high_open=True), symbol=r"$\beta_0$",
+                Annotated[Number, Field(ge=0, lt=1)],
+                r"$\beta_0$",
             ),
         },
         objective=_veto,
@@ -198,8 +274,10 @@ METHODS: dict[str, Method] = {
         "Interleaved teacher injection (SKD)",
         "SKD",
         {
-            "K": Knob("A drafted token outside the teacher's top K is replaced.", int, FROM_ONE, symbol="$K$"),
-            "tau_T": _temperature("Temperature at which the teacher samples the replacement.", r"$\tau_T$"),
+            "K": Knob("A drafted token outside the teacher's top K is replaced.", Count, "$K$"),
+            "tau_T": _temperature(
+                "Temperature at which the teacher samples the replacement.", r"$\tau_T$"
+            ),
         },
         behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),
         fits=_skd_fits,
@@ -212,7 +290,9 @@ METHODS: dict[str, Method] = {
             "tau0": _temperature("Sampling temperature of the first step.", r"$\tau_0$"),
             "E": _steps("Steps over which the temperature goes to 1.", "$E$"),
         },
-        behavior=lambda knobs, step: tempered(annealed_temperature(knobs["tau0"], knobs["E"], step)),
+        behavior=lambda knobs, step: tempered(
+            annealed_temperature(knobs["tau0"], knobs["E"], step)
+        ),
         fades="E",
     ),
     "sft_warmup": Method(
@@ -228,7 +308,165 @@ METHODS: dict[str, Method] = {
         {"epsilon": _budget("KL budget of every step, in nats.", r"$\varepsilon$")},
         behavior=lambda knobs, step: within_ball(knobs["epsilon"]),
     ),
-}  # fmt: skip
+    "logit_fusion": Method(
+        "Logit fusion",
+        "Logit fusion",
+        {
+            "alpha0": _share("Weight of the teacher's logits at the first step.", r"$\alpha_0$"),
+            "K": _steps("Steps over which the weight falls linearly to zero."),
+        },
+        behavior=lambda knobs, step: fused(annealed(knobs["alpha0"], knobs["K"], step)),
+        axis="K",
+        fades="K",
+    ),
+    "teacher_mixture": Method(
+        "Teacher-mixed sampling (MiniLLM)",
+        "Mixture",
+        {
+            "w0": Knob(
+                "Share of the teacher in every token's law at the first step.",
+                Annotated[Number, Field(ge=0, lt=1)],
+                "$w_0$",
+            ),
+            "K": _steps("Steps over which the share falls linearly to zero."),
+        },
+        behavior=lambda knobs, step: mixed(annealed(knobs["w0"], knobs["K"], step)),
+        axis="K",
+        fades="K",
+    ),
+    "gkd": Method(
+        "Generalized knowledge distillation (GKD)",
+        "GKD",
+        {
+            "teacher_share": _share("Share of responses that the teacher gives.", r"$1-\lambda$"),
+            "beta": Knob(
+                "β of the Jensen–Shannon divergence.",
+                Annotated[Number, Field(gt=0, lt=1)],
+                r"$\beta$",
+            ),
+        },
+        behavior=lambda knobs, step: by_sequence(knobs["teacher_share"]),
+        objective=_of_terms(lambda knobs: Term(JensenShannon(knobs["beta"]))),
+        fits=_no_estimator,
+    ),
+    "top_d": Method(
+        "Proximal teacher (TOP-D)",
+        "TOP-D",
+        {
+            "alpha": Knob(
+                "Share of the teacher in the target.",
+                Annotated[Number, Field(gt=0, le=1)],
+                r"$\alpha$",
+            )
+        },
+        objective=_proximal,
+        fits=_no_estimator,
+    ),
+    "tr_opd": Method(
+        "Trust region on-policy distillation (TrOPD)",
+        "TrOPD",
+        objective=_of_terms(
+            lambda knobs: Term(ReverseKL(), TeacherKeeps()),
+            lambda knobs: Term(ForwardKL(), TeacherKeeps(inverted=True)),
+        ),
+        fits=_no_estimator,
+    ),
+    "aopd": Method(
+        "Asymmetric on-policy distillation (AOPD)",
+        "AOPD",
+        objective=_of_terms(
+            lambda knobs: Term(ReverseKL(), TeacherPrefers()),
+            lambda knobs: Term(ForwardKL(), TeacherPrefers(inverted=True)),
+        ),
+        fits=_no_estimator,
+    ),
+    "eopd": Method(
+        "Entropy-aware on-policy distillation (EOPD)",
+        "EOPD",
+        {
+            "entropy": Knob(
+                "Nats of the teacher's entropy above which the forward KL is added.",
+                Annotated[Number, Field(ge=0, le=MOST)],
+                r"$\tau_H$",
+            ),
+        },
+        objective=_of_terms(
+            lambda knobs: Term(ReverseKL()),
+            lambda knobs: Term(ForwardKL(), TeacherUncertain(knobs["entropy"])),
+        ),
+        fits=_no_estimator,
+    ),
+    "iw_opd": Method(
+        "Importance-weighted on-policy distillation (IW-OPD)",
+        "IW-OPD",
+        {
+            "most": Knob(
+                "Weight of a response's first token; it falls to 1 with the discrepancy to the teacher so far.",
+                Annotated[Number, Field(ge=1, le=MOST)],
+                r"$w_{\max}$",
+            ),
+        },
+        objective=_of_terms(lambda knobs: Term(ReverseKL(), FallingWithDiscrepancy(knobs["most"]))),
+    ),
+    "forward_kl": Method(
+        "Forward KL on student rollouts",
+        "Forward KL",
+        objective=_of_terms(lambda knobs: Term(ForwardKL())),
+        fits=_no_estimator,
+    ),
+    "sampled_token": Method(
+        "Sampled-token policy gradient (k1)",
+        "Sampled token",
+        {
+            "clip": Knob(
+                "Largest advantage |log q − log p| of a token, in nats.",
+                Annotated[Number, Field(gt=0, le=MOST)],
+                "$c$",
+            )
+        },
+        objective=_of_terms(lambda knobs: Term(SampledToken(knobs["clip"]))),
+    ),
+    "prefix_horizon": Method(
+        "Prefix distillation",
+        "Prefix",
+        {"tokens": Knob("Tokens after which training responses are cut.", Count, "$h$")},
+        response_limit=lambda knobs, step, longest: knobs["tokens"],
+        fits=_limit_fits,
+    ),
+    "growing_horizon": Method(
+        "Growing horizon",
+        "Growing",
+        {
+            "tokens": Knob(
+                "Tokens after which responses of the first step are cut.", Count, "$h_0$"
+            ),
+            "K": _steps("Steps over which the limit grows linearly to the setup's."),
+        },
+        response_limit=lambda knobs, step, longest: growing_limit(
+            knobs["tokens"], knobs["K"], step, longest
+        ),
+        fits=_limit_fits,
+        axis="K",
+        fades="K",
+    ),
+    "fixed_advantage": Method(
+        "Control: fixed negative advantage, no teacher",
+        "No teacher",
+        {
+            "below": Knob(
+                "Tokens that the student gave a probability below this are pushed down.",
+                Annotated[Number, Field(gt=0, lt=1)],
+            ),
+        },
+        objective=_of_terms(lambda knobs: Term(FixedAdvantage(-1.0), Unlikely(knobs["below"]))),
+    ),
+    "sft_only": Method(
+        "Control: SFT on teacher responses",
+        "SFT only",
+        behavior=lambda knobs, step: Fusion(1.0),
+        objective=_likelihood,
+    ),
+}
 REFERENCE = "vanilla"  # the baseline of every comparison
 PROPOSED = "trust_region"  # the paper's own method
 BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists
@@ -240,6 +478,11 @@ def behavior_at(method: str | None, knobs: Knobs, step: int) -> Behavior:
     method.
     """
     return METHODS[method].behavior(knobs, step) if method else Student()
+
+
+def response_limit(method: str | None, knobs: Knobs, step: int, longest: int) -> int:
+    """Tokens after which rollouts of optimizer step k ≥ 0 are cut; `longest` is the setup's limit."""
+    return METHODS[method].response_limit(knobs, step, longest) if method else longest
 
 
 def needs_teacher(method: str | None, knobs: Knobs, step: int) -> bool:

@@ -14,7 +14,8 @@ from orchestrator import config
 from orchestrator.errors import UserError
 from orchestrator.experiment.grids import with_method_keys
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
-from orchestrator.experiment.shipped import EXPERIMENTS, setup_path
+from orchestrator.experiment.shipped import setup_path
+from orchestrator.models.shipped import EXPERIMENTS
 
 OVERRIDE, DEFAULT = "override", "default"
 SHARED_PARTS = (

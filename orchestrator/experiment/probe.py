@@ -13,11 +13,12 @@ from typing import Any
 from orchestrator.config import Experiment, Setup
 from orchestrator.engines.interface import Owner
 from orchestrator.errors import UserError, refuse
-from orchestrator.experiment.identity import PROBE, SCHEMA, Models, digest, pair_identity, part
-from orchestrator.experiment.made_models import models_of
+from orchestrator.experiment.identity import PROBE, SCHEMA, pair_identity
 from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION
+from orchestrator.models.identity import Models, digest, part
+from orchestrator.models.made_models import models_of
 
 BEHAVIORS = (
     REFERENCE,

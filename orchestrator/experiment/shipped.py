@@ -1,44 +1,16 @@
-"""Finds the experiments, setups and models that come with the program, and the user's own by name."""
+"""Finds the experiments and setups that come with the program, and the user's own by name."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from orchestrator.config import A_NAME
+from orchestrator.config import Name
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.resolved import RECORD
-from orchestrator.experiment.strict import obey
+from orchestrator.experiment.strict import build
+from orchestrator.models.shipped import EXPERIMENTS
 
-PACKAGE = Path(__file__).resolve().parents[1]
-PACKED = PACKAGE / "shipped"  # only a wheel has this folder: setup.py puts experiments/ there
-EXPERIMENTS = PACKED if PACKED.is_dir() else PACKAGE.parent / "experiments"
 SETUPS = EXPERIMENTS / "setups"
-MODELS = EXPERIMENTS / "models"
-
-
-@dataclass(frozen=True)
-class ShippedModel:
-    """A shipped model, made by a recipe: its folder, and the sha256 of its files by name."""
-
-    folder: Path
-    files: dict[str, str]
-
-
-def shipped_model(recipe: str) -> ShippedModel | None:
-    """The shipped model of a recipe, by the name that `made_models.recipe_of` gives the recipe."""
-    return _shipped_models().get(recipe)
-
-
-@cache
-def _shipped_models() -> dict[str, ShippedModel]:
-    made = json.loads((MODELS / "made.json").read_text(encoding="utf-8"))
-    return {
-        recipe: ShippedModel(MODELS / model["folder"], model["files"])
-        for recipe, model in made.items()
-    }
 
 
 def find_experiment(path: Path) -> Path:
@@ -98,7 +70,7 @@ def _setup_folders(beside: Path | None) -> list[Path]:
 
 def setup_path(name: str, beside: Path | None) -> Path:
     """The file of a setup. UserError, with the known names, if none has that name."""
-    obey("setups", name, [A_NAME])
+    build(Name, name, "setups")
     for folder in _setup_folders(beside):
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"

@@ -14,16 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment, Placement, Setup
-from orchestrator.experiment.identity import (
-    Models,
-    base_identity,
-    digest,
-    sft_identity,
-    trial_identity,
-)
+from orchestrator.experiment.identity import base_identity, sft_identity, trial_identity
 from orchestrator.experiment.kinds import SUPERVISED_STAGE, Kind, OfKind
-from orchestrator.experiment.made_models import models_of
 from orchestrator.experiment.methods import BASE, METHODS, method_label, supervised_updates
+from orchestrator.models.identity import Models, digest
+from orchestrator.models.made_models import models_of
 
 
 @dataclass(frozen=True)
@@ -77,27 +72,27 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
         pair = _Pair(name, setup, *models_of(setup, runs))
         base_placement = experiment.runtime.placement
         units.append(_base_eval(pair, base_placement))
-        supervised = [
-            method for method in experiment.methods if METHODS[method].updates_before is not None
-        ]
-        seeds = dict.fromkeys(seed for method in supervised for seed in experiment.seeds_of(method))
-        units += [_sft(pair, seed, base_placement) for seed in seeds]
+        stages: dict[str, Unit] = {}  # methods and settings of one seed share a stage
+        trials: list[Unit] = []
         for method, grid in experiment.methods.items():
             placement = experiment.placements.get(method, base_placement)
-            for values, seed in itertools.product(
-                itertools.product(*grid.values()), experiment.seeds_of(method)
-            ):
+            seeds = experiment.seeds_of(method)
+            if METHODS[method].updates_before is not None:
+                for seed in seeds:
+                    stage = _sft(pair, seed, base_placement)
+                    stages[stage.id] = stage
+            for values in itertools.product(*grid.values()):
                 knobs = dict(zip(grid, values, strict=True))
-                units.append(_trial(pair, method, knobs, seed, placement))
+                for seed in seeds:
+                    trials.append(_trial(pair, method, knobs, seed, placement))
+        units += [*stages.values(), *trials]
     return units
 
 
 def with_seed(
     unit: Unit, seed: int, experiment: Experiment, runs: Path | None = None
 ) -> list[Unit]:
-    """The trial of the same setting with another seed, after the supervised stage that it starts
-    from, if any.
-    """
+    """The trial of a setting with another seed, after the supervised stage that it starts from."""
     setup = experiment.setups[unit.setup]
     pair = _Pair(unit.setup, setup, *models_of(setup, runs))
     assert unit.method is not None, "only trials have settings"
@@ -183,11 +178,12 @@ def _trial(
             steps, first_batch = steps - updates, updates
     stage = depends_on[0] if depends_on else None
     identity = trial_identity(pair.setup, pair.models, method, knobs, seed, stage)
-    slug = "-".join(
-        [pair.name, method, *(f"{knob}={value:g}" for knob, value in knobs.items()), f"s{seed}"]
-    )
+    words = [pair.name, method]
+    for knob, value in knobs.items():
+        words.append(f"{knob}={value:g}")
+    words += [f"s{seed}", digest(identity)]
     return Unit(
-        id=f"{slug}-{digest(identity)}",
+        id="-".join(words),
         kind="trial",
         setup=pair.name,
         method=method,

@@ -6,14 +6,23 @@ import math
 import re
 from dataclasses import asdict
 
-from orchestrator.config import A_NAME, Experiment, Model, Placement, Setup, TokenizerName
+from orchestrator.config import (
+    Experiment,
+    Model,
+    Name,
+    Placement,
+    Setup,
+    Shape,
+    TokenizerName,
+    Vocabulary,
+)
 from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import Gpus
 from orchestrator.errors import UserError, one_of, refuse
 from orchestrator.experiment.methods import METHODS
-from orchestrator.experiment.strict import check, obey
-from orchestrator.rules import choices
+from orchestrator.experiment.strict import build
+from orchestrator.rules import entries, entry
 
 MOST_TRIALS = 10_000  # of one method
 
@@ -31,7 +40,6 @@ def check_experiment(experiment: Experiment) -> None:
     _check_confirmation(experiment)
     _check_placement("runtime.placement", experiment.runtime.placement)
     for method, placement in experiment.placements.items():
-        check(placement, f"methods.{method}.placement")
         _check_placement(f"methods.{method}.placement", placement)
         if placement.gpu_share != experiment.runtime.placement.gpu_share:
             share = f"{experiment.runtime.placement.gpus:g}, as runtime.placement.gpus: one share for all trials"
@@ -75,17 +83,17 @@ def check_setup(name: str, setup: Setup) -> None:
     for role, model in (("student", setup.student), ("teacher", setup.teacher)):
         _check_origin(f"{name}.{role}", model)
         if model.recipe is not None:
-            one_of(f"{name}.tokenizer", setup.tokenizer, choices(TokenizerName))
+            one_of(f"{name}.tokenizer", setup.tokenizer, entry(TokenizerName).choices)
             if model.recipe.updates and model.recipe.dtype != "float32":
                 raise refuse(
                     f"{name}.{role}.recipe.dtype",
                     model.recipe.dtype,
                     "float32 where updates are made",
                 )
-        check(model, f"{name}.{role}")
+        _check_given(f"{name}.{role}.shape", model.shape)
     _check_vocabulary(name, setup)
-    for part in ("prompt", "data", "engine", "training", "evaluation", "probe"):
-        check(getattr(setup, part), part)
+    if not setup.evaluation.benchmarks:
+        raise refuse("evaluation.benchmarks", {}, "at least one benchmark")
     _check_engine(setup)
     sft = setup.training.sft
     if not sft.checkpoints or any(not 1 <= k <= sft.updates for k in sft.checkpoints):
@@ -94,7 +102,7 @@ def check_setup(name: str, setup: Setup) -> None:
         )
     for key, run in setup.evaluation.benchmarks.items():
         check_source(key, run)
-        obey("evaluation.benchmarks", key, [A_NAME])
+        build(Name, key, "evaluation.benchmarks")
     if setup.training.top_k > setup.vocabulary.valid:
         raise refuse(
             "training.top_k",
@@ -190,9 +198,17 @@ def _check_origin(key: str, model: Model) -> None:
     )
 
 
+def _check_given(key: str, sizes: Shape | Vocabulary) -> None:
+    """Check that no size is left open: a setup gives it, or a local folder has completed it."""
+    for name, declared in entries(type(sizes)).items():
+        if declared.rule and not getattr(sizes, name):
+            right = f"{declared.describe()}; only a model in a local folder can leave it out"
+            raise UserError(f"{key}.{name}: no value: expected {right}", f"{key}.{name}")
+
+
 def _check_vocabulary(name: str, setup: Setup) -> None:
     vocabulary = setup.vocabulary
-    check(vocabulary, f"{name}.vocabulary")
+    _check_given(f"{name}.vocabulary", vocabulary)
     if not 1 <= vocabulary.valid <= vocabulary.size:
         raise refuse(
             f"{name}.vocabulary.valid", vocabulary.valid, f"between 1 and size {vocabulary.size}"

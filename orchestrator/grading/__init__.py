@@ -1,8 +1,7 @@
 """Decides whether an answer is right: one grader for rewards and evaluation, in a process that can
 be killed.
 
-Imports `errors` and the signs of life of `records`. Knows nothing of models, benchmarks or
-experiments.
+Imports `errors` and `liveness`. Knows nothing of models, benchmarks or experiments.
 
 Other rooms use `grader`. It takes the answer out of a generation (`boxes`) and hands it with the
 `gold` to a worker (`process`, `worker`), where `judge` decides by rules on its `spelling`,

@@ -47,9 +47,8 @@ def _boxes(text: str) -> list[_Box]:
     may then be cut off. One forward pass with a stack keeps the time linear even for thousands of
     unclosed boxes.
     """
-    open_braces: list[
-        tuple[int, int] | None
-    ] = []  # for a box the starts of its command and content, for others None
+    # For a box the starts of its command and content, for other braces None.
+    open_braces: list[tuple[int, int] | None] = []
     boxes: list[_Box] = []
     for token in _TOKEN.finditer(text):
         kind = token.group()

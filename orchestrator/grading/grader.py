@@ -128,15 +128,20 @@ class Grader:
             answers.append((gold, answer))
             answers_to.setdefault(gold, {})[answer] = None
         # Different answers to one gold follow each other, so that a worker parses the gold once.
-        different = [(gold, answer) for gold, given in answers_to.items() for answer in given]
+        different: list[tuple[Gold, str | None]] = []
+        for gold, given in answers_to.items():
+            different += [(gold, answer) for answer in given]
         shares = [different[start : start + _SHARE] for start in range(0, len(different), _SHARE)]
         threads = min(self._workers, len(shares))
         if threads <= 1:
-            return [self.grade_answer(*pair) for pair in answers]
+            return self._grade_share(answers)
         with ThreadPoolExecutor(threads) as pool:
-            graded = pool.map(lambda share: [self.grade_answer(*pair) for pair in share], shares)
-            grades = dict(zip(different, chain.from_iterable(graded), strict=True))
+            graded = chain.from_iterable(pool.map(self._grade_share, shares))
+            grades = dict(zip(different, graded, strict=True))
         return [grades[pair] for pair in answers]
+
+    def _grade_share(self, answers: Iterable[tuple[Gold, str | None]]) -> list[Grade]:
+        return [self.grade_answer(gold, answer) for gold, answer in answers]
 
     def grade_answer(self, gold: Gold | str, extracted: str | None) -> Grade:
         """Grade an answer extracted earlier; None (no box) is incorrect."""
@@ -148,9 +153,8 @@ class Grader:
             if plain is not None:
                 return Grade(plain, extracted)
         else:
-            version_of(
-                gold.judge
-            )  # refuses a judge that is not there, which would take every answer for wrong
+            # A judge that is not found is refused here: the worker would call every answer wrong.
+            version_of(gold.judge)
         with self._lock:
             if (gold, extracted) in self._cache:
                 self._cache.move_to_end((gold, extracted))

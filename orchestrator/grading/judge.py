@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import chain
 
 from orchestrator.grading.algebra import equal, numeric, same_family
 from orchestrator.grading.gold import Gold, decide_plain, plain_number, within
@@ -124,15 +125,17 @@ def _both_named(
         if gold_function[2] == answer_function[2]:
             return same(gold[1], answer[1], tolerance)
         return equal(gold[1], answer[1], rename=(answer_function[2], gold_function[2]))
-    gold_name, answer_name = (
-        re.sub(r"\\(?:mathrm|text|operatorname)|\W|_", "", side[0]) for side in (gold, answer)
-    )
+    gold_name, answer_name = _bare_name(gold[0]), _bare_name(answer[0])
     if gold_name == answer_name:
         return same(gold[1], answer[1], tolerance)
     one_is_short = gold_name.startswith(answer_name) or answer_name.startswith(gold_name)
     if not one_is_short and sorted(gold_name) != sorted(answer_name):
         return None
     return True if same(gold[1], answer[1], tolerance) else None
+
+
+def _bare_name(name: str) -> str:
+    return re.sub(r"\\(?:mathrm|text|operatorname)|\W|_", "", name)
 
 
 def _sequences(gold: str, answer: str, tolerance: float | None) -> bool | None:
@@ -259,12 +262,12 @@ def _matched(golds: list[str], answers: list[str], tolerance: float | None) -> b
         return False
     unmatched = list(answers)
     for gold in golds:
-        partner = next(
-            (at for at, answer in enumerate(unmatched) if same(gold, answer, tolerance)), None
-        )
-        if partner is None:
+        for at, answer in enumerate(unmatched):
+            if same(gold, answer, tolerance):
+                del unmatched[at]
+                break
+        else:
             return False
-        del unmatched[partner]
     return True
 
 
@@ -283,19 +286,17 @@ def _by_name(elements: list[str]) -> list[str]:
     """Sort `y=2, x=1` by its one-letter names, as in the coordinates of a tuple; leave other
     elements alone.
     """
-    names = []
+    by_name: dict[str, str] = {}
     for element in elements:
         name_and_value = named(element)
         if not name_and_value or not re.fullmatch("[A-Za-z]", name_and_value[0]):
             return elements
-        names.append(name_and_value[0])
-    if len(set(names)) < len(names):
+        by_name[name_and_value[0]] = element
+    if len(by_name) < len(elements):
         return elements
     # In space-time coordinates w comes last.
-    order = sorted(
-        range(len(elements)), key=lambda at: (names[at] == "w" and "z" in names, names[at])
-    )
-    return [elements[at] for at in order]
+    order = sorted(by_name, key=lambda name: (name == "w" and "z" in by_name, name))
+    return [by_name[name] for name in order]
 
 
 def _tuple_content(elements: list[str]) -> list[str] | None:
@@ -306,7 +307,7 @@ def _tuple_content(elements: list[str]) -> list[str] | None:
     brackets = enclosed(name_and_value[1] if name_and_value else elements[0])
     if not brackets or (brackets[0], brackets[2]) != ("(", ")"):
         return None
-    return [signed for part in split_top(brackets[1], "[,;]") for signed in both_signs(part)]
+    return list(chain.from_iterable(map(both_signs, split_top(brackets[1], "[,;]"))))
 
 
 def _repeated(golds: list[str], answers: list[str], tolerance: float | None) -> bool:

@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.errors import did_you_mean, refuse
+from orchestrator.errors import refuse
 from orchestrator.grading.gold import MATH, Gold
+from orchestrator.user_code import named_function
 
 # Part of every evaluation's identity: raise it with any change that can change a grade.
 GRADER_VERSION = "2"
@@ -43,24 +44,12 @@ def judge_of(name: str) -> Callable[[Gold, str], bool]:
 @functools.cache
 def _own(name: str, key: str) -> tuple[Callable[..., Any], str]:
     """The function `module:function` and its module's VERSION. UserError without either of them."""
-    module_name, colon, function_name = name.partition(":")
-    if not (colon and module_name and function_name):
-        raise refuse(
-            key, name, f"one of {', '.join(JUDGES)}, or module:function{did_you_mean(name, JUDGES)}"
-        )
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # the module is a user's, and may raise anything
-        reason = f"{type(error).__name__}: {error}"
-        raise refuse(
-            key, name, f"a module that Python can import ({reason}); PYTHONPATH names its folder"
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise refuse(key, name, f"a function of {module_name}, which has no {function_name}")
+    function, module = named_function(key, name, JUDGES)
     version = getattr(module, "VERSION", None)
     if type(version) is not int or version < 1:
         raise refuse(
-            key, name, f"VERSION = 1, or a later whole number, in {module_name}; it is {version!r}"
+            key,
+            name,
+            f"VERSION = 1, or a later whole number, in {module.__name__}; it is {version!r}",
         )
     return function, str(version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import chain
 
 _OPEN, _CLOSE = "([{", ")]}"
 _PARAMETER = re.compile(
@@ -122,7 +123,7 @@ def elements(text: str, signs: Callable[[str], list[str]] = both_signs) -> list[
         if brackets and brackets[0] == "\\{" and brackets[2] == "\\}":
             return elements(brackets[1], signs)
     kept = [part for part in parts if not _PARAMETER.fullmatch(part)] or parts
-    return [signed for part in kept for signed in signs(part)]
+    return list(chain.from_iterable(map(signs, kept)))
 
 
 def readings(text: str, *, is_list: bool) -> list[list[str]]:

@@ -1,5 +1,4 @@
-"""Provides models and tokenizers: from a hub, from a folder, or made by a recipe.
+"""Where models come from: a folder, a hub, or a recipe; and the values that identify each.
 
-Imports `experiment`, `data`, and the parts of `engines` for making models. Opens no checkpoints of
-runs.
+Imports `data`, `engines.interface`, `engines.memory` and `records`. Opens no checkpoints of runs.
 """

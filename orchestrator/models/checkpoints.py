@@ -10,8 +10,8 @@ from orchestrator.config import Model, Setup
 from orchestrator.data.files import folder_sha256
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
-from orchestrator.experiment import made_models
-from orchestrator.experiment.local_models import CONFIG_KEYS, token_ids
+from orchestrator.models import made_models
+from orchestrator.models.folders import CONFIG_KEYS, token_ids
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
@@ -152,16 +152,19 @@ def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> 
     loss would compare probabilities of different words. `name` is the setup's. Folders without a
     tokenizer.json are not checked.
     """
-    folders = {f"{name}.student": Path(student.path), f"{name}.teacher": Path(teacher.path)}
-    if not all((folder / "tokenizer.json").is_file() for folder in folders.values()):
-        return
-    ours, theirs = (
-        {number: token for token, number in token_ids(*each).items()} for each in folders.items()
-    )
+    tokens: dict[str, dict[int, str]] = {}
+    for role, model in (("student", student), ("teacher", teacher)):
+        folder = Path(model.path)
+        if not (folder / "tokenizer.json").is_file():
+            return
+        ids = token_ids(f"{name}.{role}", folder)
+        tokens[role] = {number: token for token, number in ids.items()}
+    ours, theirs = tokens["student"], tokens["teacher"]
     other = [number for number, token in ours.items() if theirs.get(number, token) != token]
     if other:
         first = min(other)
         raise UserError(
-            f"{name}: token {first} is {ours[first]!r} to the student and {theirs[first]!r} to the teacher; models "
-            f"that share their token ids ({len(other):,} of {len(ours):,} ids differ)"
+            f"{name}: token {first} is {ours[first]!r} to the student and {theirs[first]!r} to the "
+            f"teacher: expected models that share their token ids ({len(other):,} of "
+            f"{len(ours):,} ids differ)"
         )

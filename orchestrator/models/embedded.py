@@ -1,17 +1,16 @@
 """Makes embedded models deterministically, instead of loading them from a hub.
 
-Each model is made by a process of its own, `python -m orchestrator.models.embedded SPEC.json`, so
-that student and teacher are made in parallel. It reports progress as JSON lines on stdout.
+Each model is made by a child process (`liveness.children`), so that student and teacher are made in
+parallel. Its only call is the specification of the model; messages tell the progress.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
 import shutil
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from orchestrator.config import Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.errors import UserError
-from orchestrator.experiment import made_models
+from orchestrator.liveness.children import Parent, serve
+from orchestrator.models import made_models
 from orchestrator.models.random_weights import qwen3_config, write_random_model
 from orchestrator.records.files import give_usual_mode
 
@@ -36,9 +36,14 @@ CHATML = (
 )
 
 
-def build(spec: dict[str, Any], folder: Path) -> None:
+Report = Callable[[dict[str, Any]], None]
+
+
+def build(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -> None:
     """Make the model and tokenizer that `spec` describes (see `identity.model_identity`) in
     `folder`.
+
+    `report` gets the progress, `{"update": 20, "of": 600, "loss": 1.2}`.
     """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -51,7 +56,7 @@ def build(spec: dict[str, Any], folder: Path) -> None:
     else:
         model = Qwen3ForCausalLM(qwen3_config(shape, vocabulary, eos))
         if recipe.updates:
-            _train(model, tokenizer, recipe, eos)
+            _train(model, tokenizer, recipe, eos, report)
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -88,7 +93,11 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 
 def _train(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, eos: int
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    eos: int,
+    report: Report,
 ) -> None:
     """Train on arithmetic solutions: loss on responses only, warmup, then cosine decay to zero."""
     optimizer = torch.optim.AdamW(
@@ -115,9 +124,7 @@ def _train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (update + 1) % REPORT_EVERY == 0 or update + 1 == recipe.updates:
-            print(
-                json.dumps({"update": update + 1, "of": recipe.updates, "loss": loss}), flush=True
-            )
+            report({"update": update + 1, "of": recipe.updates, "loss": loss})
 
 
 def _examples(
@@ -150,20 +157,19 @@ def _backward(
     return float(summed.detach()) / total
 
 
-def main() -> None:
+def make(spec: dict[str, Any], parent: Parent) -> None:
     """Build in a scratch folder, record its files, and rename: a kill leaves no half-made model."""
-    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     target = Path(spec["folder"])
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    build(spec, scratch)
+    build(spec, scratch, parent.send)
     give_usual_mode(scratch)
     try:
         made_models.record(target, files_in=scratch)
-    except UserError as error:
+    except UserError:
         shutil.rmtree(scratch)
-        sys.exit(str(error))
+        raise
     os.replace(scratch, target)
 
 
 if __name__ == "__main__":
-    main()
+    serve(make)

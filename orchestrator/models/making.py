@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Model, Setup
 from orchestrator.errors import UserError
-from orchestrator.experiment import made_models
-from orchestrator.experiment.identity import model_identity
-from orchestrator.experiment.shipped import ShippedModel, shipped_model
+from orchestrator.liveness.children import Child, ChildFailed, ChildLost, messages
+from orchestrator.models import made_models
+from orchestrator.models.identity import model_identity
+from orchestrator.models.shipped import ShippedModel, shipped_model
 from orchestrator.records.files import give_usual_mode, verify_files
 
+MODULE = "orchestrator.models.embedded"
 Report = Callable[[str, dict[str, Any]], None]
 
 
@@ -43,36 +44,38 @@ def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
     gets a role and the progress of its model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises
     UserError with the last line of a failed process, and kills the others.
     """
-    processes = {}
-    for role in roles:
-        model: Model = getattr(setup, role)
-        folder = made_models.folder_of(model, setup, runs)
-        if folder.is_dir():
-            made_models.record(folder)
-            continue
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shipped = shipped_model(folder.name)
-        if shipped is not None and made_models.recorded(folder) in (None, shipped.files):
-            _copy(shipped, folder)
-            continue
-        spec = folder.with_suffix(".json")
-        spec.write_text(
-            json.dumps(model_identity(model, setup) | {"folder": str(folder)}, indent=2),
-            encoding="utf-8",
-        )
-        command = [sys.executable, "-m", "orchestrator.models.embedded", str(spec)]
-        log = folder.with_suffix(".log").open("w+", encoding="utf-8")
-        processes[role] = (
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True),
-            log,
-        )
-    try:
-        _follow(processes, report)
-    finally:
-        for process, log in processes.values():
-            process.kill()
-            process.communicate()
-            log.close()
+    making: list[str] = []
+    children: list[Child] = []
+    with ExitStack() as ends:
+        for role in roles:
+            model: Model = getattr(setup, role)
+            folder = made_models.folder_of(model, setup, runs)
+            if folder.is_dir():
+                made_models.record(folder)
+                continue
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            shipped = shipped_model(folder.name)
+            if shipped is not None and made_models.recorded(folder) in (None, shipped.files):
+                _copy(shipped, folder)
+                continue
+            spec = model_identity(model, setup) | {"folder": str(folder)}
+            folder.with_suffix(".json").write_text(json.dumps(spec, indent=2), encoding="utf-8")
+            log = ends.enter_context(folder.with_suffix(".log").open("wb+"))
+            child = Child(MODULE, f"the process that makes the {role} model", output=log)
+            ends.callback(child.end)
+            child.send(spec)
+            making.append(role)
+            children.append(child)
+        for index, message in messages(children):
+            role = making[index]
+            match message:
+                case ChildFailed():
+                    raise UserError(f"making the {role} model failed: {message}")
+                case ChildLost(printed=printed):
+                    reason = [str(message), *printed.strip().splitlines()][-1]
+                    raise UserError(f"making the {role} model failed: {reason}")
+                case dict():
+                    report(role, message)
 
 
 def _copy(shipped: ShippedModel, folder: Path) -> None:
@@ -89,24 +92,6 @@ def _copy(shipped: ShippedModel, folder: Path) -> None:
             raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _follow(processes: dict[str, Any], report: Report) -> None:
-    """Report progress until all processes end. Lines of a slower process wait in its pipe."""
-    running = dict(processes)
-    while running:
-        for role, (process, log) in list(running.items()):
-            line = process.stdout.readline()
-            if line:
-                report(role, json.loads(line))
-            elif process.wait() == 0:
-                del running[role]
-            else:
-                log.seek(0)
-                lines = log.read().strip().splitlines()
-                raise UserError(
-                    f"making the {role} model failed: {lines[-1] if lines else process.returncode}"
-                )
 
 
 def are_there(setup: Setup, runs: Path) -> bool:

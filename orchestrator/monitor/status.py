@@ -1,4 +1,4 @@
-"""Where every unit of an experiment stands, from the run directories alone."""
+"""How far every unit of an experiment is, from the run directories alone."""
 
 from __future__ import annotations
 
@@ -10,73 +10,77 @@ from typing import Any
 
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
+from orchestrator.liveness.claims import Claims, Held
+from orchestrator.liveness.drivers import drivers_of
+from orchestrator.monitor.device_hours import Device, device_of, hours_spent
 from orchestrator.monitor.time_left import (
     Left,
-    UnitLeft,
     device_hours,
     left_of,
     left_once_trained,
     sweep_seconds,
     work_left,
 )
-from orchestrator.monitor.timeline import Device, device_of, hours_spent
-from orchestrator.monitor.timings import Costs, measure, tokens_a_second
-from orchestrator.monitor.unit_status import UnitStatus, UnitView, unread_status
+from orchestrator.monitor.unit_status import UnitStatus, UnitView, tokens_a_second
 from orchestrator.planning.ranges import Range
-from orchestrator.records.claims import Claims
+from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.records.columns import EVALUATING, RESCORING
-from orchestrator.records.drivers import drivers_of
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import damaged_units
-from orchestrator.selection.samples_wanted import Wants, confirming_samples, family_state, wants
+from orchestrator.selection.samples_wanted import Wants, confirming_samples, family_state
 from orchestrator.selection.study import Study
 
 
 @dataclass(frozen=True)
 class Session:
-    """Facts that only the driver knows: its start (monotonic), the trials done before it, and its
-    cluster.
+    """Facts that only the driver knows.
+
+    It `started` at a time of the monotonic clock, when `trials_before` were done already.
     """
 
     started: float
     trials_before: int
     cluster: Mapping[str, float]  # CPU, GPU → how many there are
 
+    def pace(self, statuses: Sequence[UnitStatus]) -> tuple[float, float | None]:
+        """Seconds since its start, and trials that it ends in an hour, None before the first."""
+        elapsed = time.monotonic() - self.started
+        finished = sum(s.is_trial and s.state == "done" for s in statuses) - self.trials_before
+        return elapsed, 3600 * finished / elapsed if finished > 0 and elapsed else None
+
 
 def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
-    """Seconds that the rest of a sweep takes on CPUs and GPUs that do nothing else; None before
-    units were timed.
-    """
+    """Seconds that the rest of a sweep takes on CPUs and GPUs of its own; None while unknown."""
     return overview(study, Session(time.monotonic(), 0, cluster)).seconds_left_range
 
 
 @dataclass(frozen=True)
 class FamilyStatus:
-    """The trials of one method in one setup, or the untrained student: how many stand where, and
-    what is best so far.
+    """The trials of one method in one setup, or the untrained student.
 
-    `score` is the mean over seeds and benchmarks in [0, 1] of the checkpoint after `step` in
-    `setting`, all None before there is one that all seeds of a setting have.
+    `states` counts its units by state. `score` is the mean over seeds and benchmarks in [0, 1] of
+    the best checkpoint, that after `step` in `setting`; all None before all seeds of a setting have
+    a checkpoint.
     """
 
     setup: str
     label: str
     states: Mapping[str, int]
-    score: float | None
-    setting: str | None
-    step: int | None
+    score: float | None = None
+    setting: str | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True)
 class Overview:
     """All units, and the sweep as a whole. `used` and `cluster` count CPUs and GPUs.
 
-    `seconds_left` and their `seconds_left_range` say how long the sweep still takes on what works
-    on it now; None while unknown, or while nothing runs. Device-hours are hours of the `device`,
-    which is `GPU`, or `core` where no unit uses a GPU: those that were spent so far, and an
-    estimate of those that are left, None while unknown. Estimates are `calibrated` while they rest
-    on what `trb calibrate` measured on the card. `tokens_a_second` are those that the units in
+    `seconds_left` and their `seconds_left_range` say how long the sweep still takes on the devices
+    that work on it now; None while unknown, or while nothing runs. Device-hours are hours of the
+    `device`, which is `GPU`, or `core` where no unit uses a GPU: the hours spent so far, and an
+    estimate of the hours left, None while unknown. Estimates are `calibrated` while they rest on
+    what `trb calibrate` measured on the card. `tokens_a_second` are those that the units in
     training sample together, None while none does. `driven`: whether a `trb submit` or a worker is
     at work. `to_confirm` counts units that will confirm open families; they are not among the units
     yet.
@@ -100,13 +104,13 @@ class Overview:
 
     def to_json(self) -> dict[str, Any]:
         """The sweep without its units."""
-        return {
-            name: value for name, value in asdict(self).items() if name not in ("units", "families")
-        }
+        values = asdict(replace(self, units=[], families=[]))
+        del values["units"], values["families"]
+        return values
 
 
 @dataclass(frozen=True)
-class _Family:
+class _FamilyView:
     """The samples that a family wants now, and its best checkpoint so far.
 
     Once it is trained it will want `later` samples (EVALUATING or RESCORING) of some of the units
@@ -119,6 +123,18 @@ class _Family:
     later: str | None = None
     candidates: frozenset[str] = frozenset()
 
+    def status(self, states: Mapping[str, str]) -> FamilyStatus:
+        """The family by the `states` of the units."""
+        first = self.settings[0][0]
+        counts = Counter(states[unit.id] for setting in self.settings for unit in setting)
+        label = method_label(first.method or BASE)
+        if self.best is None:
+            return FamilyStatus(first.setup, label, counts)
+        setting = self.best.setting[0].label.removeprefix(label).strip()
+        return FamilyStatus(
+            first.setup, label, counts, float(self.best.mean), setting, self.best.step
+        )
+
 
 def collect(study: Study) -> list[UnitStatus]:
     """Status of each unit, in the order of `units`."""
@@ -128,7 +144,8 @@ def collect(study: Study) -> list[UnitStatus]:
 def overview(study: Study, session: Session | None = None) -> Overview:
     """Status of each unit, in the order of `units`, and of the sweep; safe while it runs.
 
-    A unit with damaged files is `damaged`, and no best is told of its family: it cannot be known.
+    A unit with damaged files is `damaged`. The best checkpoint of its family is unknown then, and
+    so is the time left.
     """
     study = study.snapshot()
     damaged = damaged_units(study)
@@ -137,147 +154,143 @@ def overview(study: Study, session: Session | None = None) -> Overview:
     sound = [unit for unit in study.units if not damaged.keys() & {unit.id, *unit.depends_on}]
     made = _overview(study.with_units(sound), session)
     known = {s.id: s for s in made.units}
-    statuses = [
-        known.get(unit.id) or unread_status(unit, damaged.get(unit.id)) for unit in study.units
-    ]
-    unread = {
-        (unit.setup, method_label(unit.method or BASE))
-        for unit in study.units
-        if unit.id not in known
-    }
+    statuses, open_families = [], set()
+    for unit in study.units:
+        if unit.id in known:
+            statuses.append(known[unit.id])
+            continue
+        damage = damaged.get(unit.id)
+        state = "damaged" if damage else "waiting"
+        statuses.append(UnitStatus.of(unit, state, 0, error=damage))
+        open_families.add((unit.setup, method_label(unit.method or BASE)))
     families = []
     for family in made.families:
-        is_known = (family.setup, family.label) not in unread
-        families.append(
-            family if is_known else replace(family, score=None, setting=None, step=None)
-        )
+        if (family.setup, family.label) in open_families:
+            family = FamilyStatus(family.setup, family.label, family.states)
+        families.append(family)
     unknown = {"seconds_left": None, "seconds_left_range": None, "device_hours_left": None}
     return replace(made, units=statuses, families=families, **unknown)
 
 
 def _overview(study: Study, session: Session | None) -> Overview:
-    standings = [_family(study, family) for family in study.families()]
+    families = [_family_view(study, family) for family in study.families()]
     wanted: Wants = {}
     later: dict[str, str] = {}
     for unit in study.units:
         wanted |= confirming_samples(study, unit)
-    for family in standings:
+    for family in families:
         wanted |= family.wants
         if family.later:
             later |= dict.fromkeys(family.candidates, family.later)
-    costs = measure(study)
-    claims = Claims(study.runs)
-    claimed = {unit.id: held for unit in study.units if (held := claims.held(unit.id))}
-    view = UnitView(study, wanted, later, costs, claimed)
-    statuses = [view.unit_status(unit) for unit in study.units]
+    seconds, claims = study_seconds(study), Claims(study.runs)
+    statuses: list[UnitStatus] = []
+    jobs: list[Left | None] = []
+    held: list[Held] = []
+    for unit in study.units:
+        claimed = claims.held(unit.id)
+        view = UnitView(study, unit, wanted.get(unit.id, {}), later.get(unit.id), claimed)
+        left = None if view.state == "done" else view.left(seconds)
+        statuses.append(view.status(left))
+        held += claimed
+        if view.state not in ("done", "failed"):
+            jobs.append(left)
+    to_confirm = unconfirmed_units(study)
+    jobs += _later_jobs(study, families, to_confirm, seconds)
+    known = [job for job in jobs if job is not None]
+    evaluator, device = study.experiment.runtime.placement.of_evaluator, device_of(study)
+    running = any(s.state == "running" for s in statuses)
+    used, cluster = _used(study, statuses, held), session.cluster if session else {}
+    seconds_left = hours_left = None
+    # A sweep with one job of an unknown cost has no estimate: the others would stand for all.
+    if len(known) == len(jobs):
+        hours_left = device_hours(known, evaluator, device)
+        if running or (session and jobs):
+            seconds_left = sweep_seconds(known, evaluator, cluster if session else used)
+    elapsed, trials_an_hour = session.pace(statuses) if session else (None, None)
     states = {s.id: s.state for s in statuses}
-    families = [_family_status(family, states) for family in standings]
-    running = [s for s in statuses if s.state == "running"]
-    # A unit whose checkpoints are being sampled is running too, but on what its evaluators hold:
-    # one evaluator works at many units in turn, so evaluators are counted by their processes.
-    training = [s for s in running if s.phase not in (EVALUATING, RESCORING)]
-    evaluators = len({each.holder for held in claimed.values() for each in held})
-    placement = study.experiment.runtime.placement.of_evaluator
-    used = {
-        "CPU": sum([s.cpus for s in training] + [placement.cpus] * evaluators),
-        "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
-    }
-    later_units = unconfirmed_units(study)
-    jobs, device = _jobs(study, view.left, states, standings, later_units, costs), device_of(study)
-    left = (
-        sweep_seconds(jobs, session.cluster if session else used)
-        if running or (session and jobs)
-        else None
-    )
-    rates = [
-        rate
-        for s in training
-        if s.is_trial and (rate := tokens_a_second(study.reader(s.id))) is not None
-    ]
-    made = Overview(
-        statuses,
-        families,
-        left and left.mid,
+    return Overview(
+        units=statuses,
+        families=[family.status(states) for family in families],
+        seconds_left=seconds_left and seconds_left.mid,
+        elapsed=elapsed,
+        trials_an_hour=trials_an_hour,
         used=used,
-        seconds_left_range=left,
+        cluster=cluster,
+        seconds_left_range=seconds_left,
         device=device,
         device_hours_spent=hours_spent(study),
-        device_hours_left=device_hours(jobs, device),
-        calibrated=costs.calibrated,
-        tokens_a_second=sum(rates) if rates else None,
-        to_confirm=len(later_units),
+        device_hours_left=hours_left,
+        calibrated=seconds.calibrated,
+        tokens_a_second=_tokens_a_second(study, statuses),
         driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
+        to_confirm=len(to_confirm),
     )
-    if session is None:
-        return made
-    elapsed = time.monotonic() - session.started
-    finished = sum(s.is_trial and s.state == "done" for s in statuses) - session.trials_before
-    rate = 3600 * finished / elapsed if finished > 0 and elapsed else None
-    return replace(made, elapsed=elapsed, trials_an_hour=rate, cluster=session.cluster)
 
 
-def missing_units(study: Study) -> list[Unit]:
-    """Units that still need work: training, or samples that are wanted now."""
-    study = with_confirmation(study.snapshot())
-    wanted = wants(study)
-    return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
-
-
-def _family(study: Study, family: Family) -> _Family:
-    """Where a family stands. While it is open, what stands best now is what would be sampled again."""
+def _family_view(study: Study, family: Family) -> _FamilyView:
+    """A family now. While it is open, its best checkpoint so far would be sampled again."""
     setup = study.setup_of(family[0][0])
     now = family_state(study, family)
     best = selection.best_of(selection.scored_checkpoints(study, family))
     if now.settled:
-        return _Family(family, now.wants, best)
-    members = frozenset(unit.id for setting in family for unit in setting)
+        return _FamilyView(family, now.wants, best)
     if setup.evaluation.budget == "adaptive" and family[0][0].is_trial:
-        return _Family(family, now.wants, best, EVALUATING, members)
+        members = frozenset(unit.id for setting in family for unit in setting)
+        return _FamilyView(family, now.wants, best, EVALUATING, members)
     if not setup.evaluation.rescore:
-        return _Family(family, now.wants, best)
+        return _FamilyView(family, now.wants, best)
     rescored = {unit.id for unit in best.setting} if best else set()
     for setting in family:
-        # A setting of several seeds may come to stand best only with the last samples of its last
-        # seed: none of them is done before those.
+        # The last samples of the last seed may make a setting of several seeds the best one, so no
+        # unit of it is done before.
         if len(setting) > 1 and any(
             unit.id in now.wants or not study.reader(unit).trained for unit in setting
         ):
             rescored |= {unit.id for unit in setting}
-    return _Family(family, now.wants, best, RESCORING, frozenset(rescored))
+    return _FamilyView(family, now.wants, best, RESCORING, frozenset(rescored))
 
 
-def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
-    first = family.settings[0][0]
-    counts: Counter[str] = Counter()
-    for setting in family.settings:
-        counts.update(states[unit.id] for unit in setting)
-    name = method_label(first.method or BASE)
-    if family.best is None:
-        return FamilyStatus(first.setup, name, counts, None, None, None)
-    knobs = family.best.setting[0].label.removeprefix(name).strip()
-    return FamilyStatus(first.setup, name, counts, float(family.best.mean), knobs, family.best.step)
-
-
-def _jobs(
+def _later_jobs(
     study: Study,
-    left: Mapping[str, Left | None],
-    states: Mapping[str, str],
-    standings: list[_Family],
+    families: Sequence[_FamilyView],
     to_confirm: Sequence[Unit],
-    costs: Costs,
-) -> list[UnitLeft]:
-    """List the remaining work of units, of runs to confirm open families, and of families once they
-    are trained.
+    seconds: StudySeconds,
+) -> list[Left | None]:
+    """List the work of runs that will confirm open families, and of families once they are trained.
+
+    None stands for work of an unknown cost.
     """
-    evaluator, jobs = study.experiment.runtime.placement.of_evaluator, []
-    for unit in study.units:
-        if states[unit.id] not in ("done", "failed"):
-            jobs.append(UnitLeft(unit, left[unit.id], evaluator))
+    jobs: list[Left | None] = []
     for unit in to_confirm:
         work = work_left(study.experiment, unit, study.reader(unit), 0, {}, confirms=unit.is_trial)
-        jobs.append(UnitLeft(unit, left_of(unit, work, costs), evaluator))
-    for family in standings:
+        jobs.append(left_of(unit, work, seconds))
+    for family in families:
         if family.later:
-            later = left_once_trained(study.experiment, family.settings, costs)
-            jobs.append(UnitLeft(family.settings[0][0], later, evaluator))
+            jobs.append(left_once_trained(study.experiment, family.settings, seconds))
     return jobs
+
+
+def _used(study: Study, statuses: Sequence[UnitStatus], held: Sequence[Held]) -> dict[str, float]:
+    """CPUs and GPUs of the processes that train units, and of evaluators.
+
+    One evaluator samples the checkpoints of many units in turn, so evaluators are counted by the
+    processes that hold slices, and not by units.
+    """
+    evaluators = len({each.holder for each in held})
+    placement = study.experiment.runtime.placement.of_evaluator
+    cpus, gpus = [placement.cpus] * evaluators, [placement.gpus] * evaluators
+    for s in statuses:
+        if s.is_training:
+            cpus.append(s.cpus)
+            gpus.append(s.gpus)
+    return {"CPU": sum(cpus), "GPU": float(sum(gpus))}
+
+
+def _tokens_a_second(study: Study, statuses: Sequence[UnitStatus]) -> float | None:
+    """Tokens that all trials in training sample together; None before the first step of one."""
+    total = None
+    for s in statuses:
+        rate = tokens_a_second(study.reader(s.id)) if s.is_training and s.is_trial else None
+        if rate is not None:
+            total = rate + (total or 0.0)
+    return total

@@ -1,6 +1,4 @@
-"""How long what is left of a unit and of a whole experiment will take, with a low and a high
-estimate.
-"""
+"""How long the remaining work of a unit and of a whole experiment takes, as a Range."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from orchestrator.experiment.evaluation_protocol import (
     samples_at_once,
 )
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.monitor.timeline import Device, devices_of
-from orchestrator.monitor.timings import Costs
-from orchestrator.planning.costs import BLENDED, PLAIN
+from orchestrator.monitor.device_hours import Device, devices_of
 from orchestrator.planning.evaluation_cost import (
     checkpoints_evaluated,
     evaluation_generations,
@@ -26,7 +22,9 @@ from orchestrator.planning.evaluation_cost import (
     family_size,
 )
 from orchestrator.planning.ranges import NOTHING, SCENARIOS, Range, Scenario
-from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.planning.seconds import StudySeconds, on_the_clock
+from orchestrator.planning.steps import steps_left
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.rundir import RunReader
 
 Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or responses
@@ -34,23 +32,14 @@ Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or res
 
 @dataclass(frozen=True)
 class Left:
-    """Seconds that are left: of training, in one process, and of evaluators, as if one of them did
-    it all.
-    """
+    """Seconds that are left of a unit's training, in one process, and of sampling its checkpoints.
 
-    training: Range
-    sampling: Range
-
-
-@dataclass(frozen=True)
-class UnitLeft:
-    """The remaining work of a unit, None while unknown; its evaluators have the placement
-    `evaluator`.
+    The sampling is that of one evaluator that takes it all.
     """
 
     unit: Unit
-    left: Left | None
-    evaluator: Placement
+    training: Range
+    sampling: Range
 
 
 def work_left(
@@ -63,20 +52,16 @@ def work_left(
 ) -> Work:
     """Steps and responses that a unit still needs; `step` is the one that comes next.
 
-    `missing` are the responses that are wanted of checkpoints that are there; those of checkpoints
-    to come are added. A unit that `confirms` has a single one evaluated, in full.
+    `missing` are the responses that its present checkpoints lack; those of checkpoints to come are
+    added. A unit that `confirms` has a single checkpoint evaluated, in full.
     """
-    setup, evaluation = experiment.setups[unit.setup], experiment.setups[unit.setup].evaluation
-    work: Work = Counter()
+    setup, work = experiment.setups[unit.setup], Counter[str]()
+    evaluation = setup.evaluation
     if not run.trained:
-        blended = teacher_online_steps(unit)
-        work[BLENDED] = max(0, blended - step)
-        work[PLAIN] = max(0, unit.steps - max(step, blended))
-        made = (
-            run.next_step // setup.training.checkpoint_every
-            if run.next_step < unit.steps
-            else unit.steps
-        )
+        work[BLENDED], work[PLAIN] = steps_left(unit, step)
+        made = run.next_step // setup.training.checkpoint_every
+        if run.next_step >= unit.steps:
+            made = unit.steps
         to_come = max(0, checkpoints_evaluated(unit, setup) - made) if unit.is_trial else 0
         of_each = samples_at_once(evaluation, unit)
         if confirms:
@@ -89,14 +74,13 @@ def work_left(
 
 
 def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario = "mid") -> Work:
-    """Responses that a family gets when all of it is trained: the later rungs of its race, then
-    fresh samples.
+    """Responses that a family gets once it is trained: the later rungs of its race, fresh samples.
 
-    How many a race takes is expected: `scenario` says which of the estimates.
+    How many a race takes is expected; `scenario` chooses the estimate.
     """
     unit, seeds = family[0][0], len(family[0])
-    setup = experiment.setups[unit.setup]
-    candidates, work = family_size(family, setup), Counter[str]()
+    setup, work = experiment.setups[unit.setup], Counter[str]()
+    candidates = family_size(family, setup)
     for benchmark, responses in evaluation_generations(setup).items():
         at_once = samples_at_once(setup.evaluation, unit)[benchmark]
         of_one = at_once * problems_wanted(setup.evaluation, benchmark)
@@ -108,72 +92,65 @@ def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario
     return work
 
 
-def left_of(unit: Unit, work: Work, costs: Costs) -> Left | None:
-    """Seconds of a unit's `work`; None while the cost of a part of it is unknown."""
-    parts: dict[bool, list[Range]] = {True: [], False: []}  # whether it is training
+def left_of(unit: Unit, work: Work, seconds: StudySeconds) -> Left | None:
+    """The time that a unit's `work` takes; None while the cost of a part of it is unknown."""
+    training, sampling = [], []
     for kind, amount in work.items():
-        cost = costs.range(unit, kind)
+        cost = seconds.of(unit, kind)
         if cost is None:
             return None
-        parts[kind in (BLENDED, PLAIN)].append(cost * amount)
-    return Left(Range.total(parts[True]), Range.total(parts[False]))
+        (training if kind in (BLENDED, PLAIN) else sampling).append(cost * amount)
+    return Left(unit, Range.total(training), Range.total(sampling))
 
 
-def left_once_trained(experiment: Experiment, family: Family, costs: Costs) -> Left | None:
-    """Seconds that evaluators sample a family after its last training; None while a cost is
-    unknown.
-    """
-    unit, found = family[0][0], {}
+def left_once_trained(experiment: Experiment, family: Family, seconds: StudySeconds) -> Left | None:
+    """The time that evaluators sample a family after its last training; None while unknown."""
+    unit, sampling = family[0][0], {}
     for scenario in SCENARIOS:
-        left = left_of(unit, work_once_trained(experiment, family, scenario), costs)
+        left = left_of(unit, work_once_trained(experiment, family, scenario), seconds)
         if left is None:
             return None
-        found[scenario] = left.sampling.at(scenario)
-    return Left(NOTHING, Range(**found))
+        sampling[scenario] = left.sampling.at(scenario)
+    return Left(unit, NOTHING, Range(**sampling))
 
 
-def sweep_seconds(jobs: Sequence[UnitLeft], capacity: Mapping[str, float]) -> Range | None:
-    """How long the jobs take on GPUs or cores that are kept busy; None while one of them is
-    unknown, or without room.
+def sweep_seconds(
+    jobs: Sequence[Left], evaluator: Placement, capacity: Mapping[str, float]
+) -> Range | None:
+    """How long the jobs take on CPUs and GPUs that are kept busy; None where there are none.
 
-    A unit trains in one process as soon as what it needs is trained. Everything else runs side by
-    side, as far as the `capacity` (CPU, GPU → how many) goes. So it takes as long as all of the
-    work on all of the room, or as the longest chain of units that are trained one after the other,
-    whichever is longer.
+    A unit trains in one process as soon as the units that it depends on are trained. Everything
+    else runs side by side, as far as the `capacity` (CPU, GPU → how many) goes.
     """
     if not any(capacity.values()):
         return None
-    work, chains = [NOTHING], {}
+    work: list[Range] = []
+    alone: dict[str, Range] = {}  # unit id → seconds of its own training
     for job in jobs:
-        if job.left is None:
-            return None
-        work.append(job.left.training / _side_by_side(job.unit.placement, capacity))
-        work.append(job.left.sampling / _side_by_side(job.evaluator, capacity))
-        chains.setdefault(job.unit.id, NOTHING)
-        chains[job.unit.id] += job.left.training
+        work.append(job.training / _side_by_side(job.unit.placement, capacity))
+        work.append(job.sampling / _side_by_side(evaluator, capacity))
+        alone[job.unit.id] = alone.get(job.unit.id, NOTHING) + job.training
+    chains = dict(alone)
     for unit in {job.unit.id: job.unit for job in jobs}.values():
-        if unit.depends_on:  # units that others wait for depend on none themselves
-            chains[unit.id] += Range.total(
-                chains.get(needed, NOTHING) for needed in unit.depends_on
-            )
-    busy = Range.total(work)
-    return Range.of(lambda s: max([busy.at(s), *(chain.at(s) for chain in chains.values())]))
+        for needed in unit.depends_on:  # units that others wait for depend on none themselves
+            chains[unit.id] += alone.get(needed, NOTHING)
+    busy, longest = Range.total(work), list(chains.values())
+    return Range.of(lambda s: on_the_clock(busy.at(s), [each.at(s) for each in longest], room=1))
 
 
-def device_hours(jobs: Sequence[UnitLeft], device: Device) -> Range | None:
-    """GPU-hours or core-hours of the jobs; None while one of them is unknown."""
-    total = [NOTHING]
+def device_hours(jobs: Sequence[Left], evaluator: Placement, device: Device) -> Range:
+    """GPU-hours or core-hours of the jobs."""
+    seconds = []
     for job in jobs:
-        if job.left is None:
-            return None
-        total.append(job.left.training * devices_of(job.unit.placement, device))
-        total.append(job.left.sampling * devices_of(job.evaluator, device))
-    return Range.total(total) / 3600
+        seconds.append(job.training * devices_of(job.unit.placement, device))
+        seconds.append(job.sampling * devices_of(evaluator, device))
+    return Range.total(seconds) / 3600
 
 
 def _side_by_side(placement: Placement, capacity: Mapping[str, float]) -> float:
     """How many processes with this placement run at once."""
-    needs = {"CPU": placement.cpus, "GPU": placement.gpus}
-    return max(
-        1.0, min(capacity.get(kind, 0.0) // amount for kind, amount in needs.items() if amount)
-    )
+    room = []
+    for kind, amount in (("CPU", placement.cpus), ("GPU", placement.gpus)):
+        if amount:
+            room.append(capacity.get(kind, 0.0) // amount)
+    return max(1.0, min(room))

@@ -1,26 +1,28 @@
-"""Where one unit stands, from its run directory and what is wanted of it."""
+"""How far one unit is, from its run directory and the samples that are wanted of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-from orchestrator.experiment import evaluation_protocol
-from orchestrator.experiment.evaluation_protocol import Sampling
+from orchestrator.experiment.evaluation_protocol import FRESH, Sampling, problems_wanted
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.claims import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
-from orchestrator.monitor.timings import Costs
-from orchestrator.records.claims import Held
-from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
-from orchestrator.records.rundir import RunReader
+from orchestrator.planning.seconds import StudySeconds
+from orchestrator.records.clock import RECENT, kept_steps
+from orchestrator.records.columns import EVALUATING, RESCORING, ROLLOUT, TRAINING
+from orchestrator.records.log import Phase
+from orchestrator.records.rundir import METRICS, TIMING, RunReader
 from orchestrator.records.slices import missing
 from orchestrator.selection import scores as selection
-from orchestrator.selection.samples_wanted import Wants
 from orchestrator.selection.study import Study
 
-LONGEST = 22  # letters of what a unit does
+LONGEST = 22  # letters of `UnitStatus.doing`
+MOST_DIGITS = 100_000  # responses; more are counted in thousands, so that `doing` stays short
 STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
 
 
@@ -31,7 +33,8 @@ class UnitStatus(OfKind):
     `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for.
     `doing` says the same to people in at most `LONGEST` letters, for example `evaluating 640 left`,
     which are responses. `seconds_left` is that of a running unit, `seconds_needed` that of every
-    unit that is not done, both None while unknown.
+    unit that is not done, both None while unknown. The latest score is that of the checkpoint that
+    was evaluated last.
     """
 
     id: str
@@ -42,12 +45,12 @@ class UnitStatus(OfKind):
     state: str
     step: int
     steps: int
-    loss: float | None
-    score: float | None
-    best_step: int | None
-    seconds_left: float | None
-    error: str | None
-    latest_step: int | None = None  # of the checkpoint evaluated last
+    loss: float | None = None
+    score: float | None = None
+    best_step: int | None = None
+    seconds_left: float | None = None
+    error: str | None = None
+    latest_step: int | None = None
     latest_score: float | None = None
     phase: str | None = None
     doing: str = ""
@@ -55,69 +58,13 @@ class UnitStatus(OfKind):
     attempts: int | None = None
     seconds_needed: float | None = None
     method: str | None = None
+    confirms: int | None = None  # the step that a confirming run confirms
     cpus: float = 0.0
     gpus: float = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def unread_status(unit: Unit, damage: str | None) -> UnitStatus:
-    """Of a unit that is damaged, or waits for one that is."""
-    return UnitStatus(
-        id=unit.id,
-        setup=unit.setup,
-        label=unit.label,
-        kind=unit.kind,
-        seed=unit.seed,
-        state="damaged" if damage else "waiting",
-        step=0,
-        steps=unit.steps,
-        loss=None,
-        score=None,
-        best_step=None,
-        seconds_left=None,
-        error=damage,
-        method=unit.method,
-    )
-
-
-@dataclass(frozen=True)
-class UnitView:
-    """The basis of every unit's status: the samples wanted now, and those that will be wanted
-    `later`.
-    """
-
-    study: Study
-    wanted: Wants
-    later: Mapping[str, str]
-    costs: Costs
-    claimed: Mapping[str, list[Held]]  # unit id → slices that evaluators sample now
-    left: dict[str, Left | None] = field(
-        default_factory=dict
-    )  # unit id → what it still takes, filled by `unit_status`
-
-    def unit_status(self, unit: Unit) -> UnitStatus:
-        run = self.study.reader(unit)
-        steps_logged, last = run.last_metrics()
-        confirms = unit.id in self.study.confirming
-        ids = list(
-            self.study.evaluation_ids(
-                unit.setup, evaluation_protocol.FRESH if confirms else 0
-            ).values()
-        )
-        scores = selection.trajectory(run, ids) if unit.has_scores else {}
-        best = selection.best_step(run, ids) if scores else None
-        latest = max(scores, default=None)
-        state = self._state(unit, run)
-        running = state == "running"
-        step = steps_logged if running else run.next_step
-        lacking = {} if state == "done" else self._missing(unit, run)
-        left = self.left[unit.id] = (
-            None if state == "done" else self._left(unit, run, step, lacking)
-        )
-        needed = left and (left.training + left.sampling).mid
-        note = run.phase() if running else None
+    @staticmethod
+    def of(unit: Unit, state: str, step: int, **known: Any) -> UnitStatus:
+        """The status of a unit after `step` steps, with the other fields that are known."""
         return UnitStatus(
             id=unit.id,
             setup=unit.setup,
@@ -127,114 +74,185 @@ class UnitView:
             state=state,
             step=step,
             steps=unit.steps,
+            method=unit.method,
+            **known,
+        )
+
+    @property
+    def is_training(self) -> bool:
+        """Whether an attempt at the unit runs, and not only evaluators that sample it."""
+        return self.state == "running" and self.phase not in (EVALUATING, RESCORING)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class UnitView:
+    """A unit at one moment, of which evaluators sample the `claimed` slices.
+
+    `wanted` are the samples that it lacks now. Once its family is trained it may want more: `later`
+    is EVALUATING or RESCORING then, else None.
+    """
+
+    study: Study
+    unit: Unit
+    wanted: Mapping[Sampling, int]
+    later: str | None
+    claimed: Sequence[Held]
+
+    @cached_property
+    def run(self) -> RunReader:
+        return self.study.reader(self.unit)
+
+    @cached_property
+    def state(self) -> str:
+        """One of STATES but `damaged`."""
+        run, unit = self.run, self.unit
+        if run.running or self.claimed:
+            return "running"
+        if run.trained and not self.wanted and not self.later:
+            return "done"
+        if self.error is not None:
+            return "failed"
+        if run.trained:
+            return "waiting" if self.is_rescored else "queued"
+        if run.started and run.next_step < unit.steps:
+            return "interrupted"
+        ready = all(self.study.reader(needed).trained for needed in unit.depends_on)
+        return "queued" if ready else "waiting"
+
+    @cached_property
+    def phase(self) -> str | None:
+        """The phase of a running unit, or what another one waits for."""
+        if self.state == "running":
+            if self.run.running or not self.claimed:
+                return self.note.name or None if self.note else None
+            fresh = self.study.fresh_evaluation_ids(self.unit.setup).values()
+            rescored = self.claimed[0].evaluation_id in fresh and not self.confirms
+            return RESCORING if rescored else EVALUATING
+        if self.state not in ("queued", "waiting"):
+            return None
+        if not self.run.trained:
+            return TRAINING if self.unit.trains else EVALUATING
+        if self.wanted:
+            return RESCORING if self.is_rescored else EVALUATING
+        return self.later
+
+    @property
+    def doing(self) -> str:
+        """The phase in words."""
+        trained = self.run.trained
+        if self.state == "running":
+            if self.phase in (EVALUATING, RESCORING):
+                left = sum(self.lacking.values())
+                count = f"{left // 1000}k" if left >= MOST_DIGITS else str(left)
+                return f"{self.phase} {count} left" if left else self.phase
+            again = f", try {self.note.attempt}" if self.note and self.note.attempt > 1 else ""
+            return f"{self.phase or 'starting'}{again}"
+        if self.state == "waiting" and not trained:
+            return "waiting for its stage"
+        if self.state == "waiting":
+            return f"waiting for {'rescoring' if self.phase == RESCORING else 'its race'}"
+        stepped = trained or (self.run.started and self.run.next_step == self.unit.steps)
+        return "queued for evaluation" if self.state == "queued" and stepped else self.state
+
+    @cached_property
+    def note(self) -> Phase | None:
+        """The note that the process of a running unit left of its work."""
+        return self.run.phase() if self.state == "running" else None
+
+    @cached_property
+    def error(self) -> str | None:
+        """Why the unit failed, or why samples that are wanted of it could not be taken."""
+        error = self.run.error
+        for sampling in self.wanted:
+            error = error or self.run.evaluation_error(self._evaluation_id(sampling), sampling.step)
+        return error
+
+    @property
+    def confirms(self) -> bool:
+        """Whether the unit confirms a choice, so that all its samples are fresh ones."""
+        return self.unit.id in self.study.confirming
+
+    @property
+    def is_rescored(self) -> bool:
+        """Whether all samples that it wants are fresh ones of its family's selected checkpoint."""
+        return not self.confirms and all(sampling.repetition == FRESH for sampling in self.wanted)
+
+    @property
+    def step(self) -> int:
+        """The steps that it has taken; of a running unit also those that are not committed."""
+        return self.run.last_metrics()[0] if self.state == "running" else self.run.next_step
+
+    @cached_property
+    def lacking(self) -> dict[Sampling, int]:
+        """Responses that its checkpoints lack now."""
+        evaluation, lacking = self.study.setup_of(self.unit).evaluation, {}
+        for sampling, samples in self.wanted.items():
+            problems = problems_wanted(evaluation, sampling.benchmark)
+            present = self.run.slices(self._evaluation_id(sampling), sampling.step)
+            parts = missing(present, problems, samples, [], problems * samples)
+            lacking[sampling] = sum(part.responses for part in parts)
+        return lacking
+
+    def left(self, seconds: StudySeconds) -> Left | None:
+        """The work that is left; None while a part of it is unknown."""
+        work = work_left(
+            self.study.experiment, self.unit, self.run, self.step, self.lacking, self.confirms
+        )
+        return left_of(self.unit, work, seconds)
+
+    def status(self, left: Left | None) -> UnitStatus:
+        """The facts of the unit, of which so much work is `left`."""
+        run, unit, running = self.run, self.unit, self.state == "running"
+        _, last = run.last_metrics()
+        ids = [*self.study.evaluation_ids(unit.setup, FRESH if self.confirms else 0).values()]
+        scores = selection.trajectory(run, ids) if unit.has_scores else {}
+        best = selection.best_step(run, ids) if scores else None
+        latest = max(scores, default=None)
+        needed = left and (left.training + left.sampling).mid
+        return UnitStatus.of(
+            unit,
+            self.state,
+            self.step,
             loss=last.get("loss") if last else None,
             score=float(scores[best]) if best is not None else None,
             best_step=best,
             latest_step=latest,
             latest_score=float(scores[latest]) if latest is not None else None,
             seconds_left=needed if running else None,
-            error=run.error or self._evaluation_error(unit, run),
-            phase=self._phase(unit, run, state),
-            doing=self._doing(unit, run, state, sum(lacking.values())),
-            attempt=note.attempt if note else None,
-            attempts=note.attempts if note else None,
             seconds_needed=needed,
-            method=unit.method,
+            confirms=self.study.confirming.get(unit.id),
+            error=self.error,
+            phase=self.phase,
+            doing=self.doing,
+            attempt=self.note.attempt if self.note else None,
+            attempts=self.note.attempts if self.note else None,
             cpus=unit.placement.cpus,
             gpus=unit.placement.gpus,
         )
 
-    def _state(self, unit: Unit, run: RunReader) -> str:
-        if run.running or unit.id in self.claimed:
-            return "running"
-        asked = self.wanted.get(unit.id, {})
-        later = unit.id in self.later
-        if run.trained and not asked and not later:
-            return "done"
-        if run.error is not None or self._evaluation_error(unit, run) is not None:
-            return "failed"
-        if run.trained:
-            return "waiting" if self._is_rescored(unit) else "queued"
-        if run.started and run.next_step < unit.steps:
-            return "interrupted"
-        return (
-            "queued"
-            if all(self.study.reader(needed).trained for needed in unit.depends_on)
-            else "waiting"
-        )
+    def _evaluation_id(self, sampling: Sampling) -> str:
+        return self.study.evaluation_ids(self.unit.setup, sampling.repetition)[sampling.benchmark]
 
-    def _phase(self, unit: Unit, run: RunReader, state: str) -> str | None:
-        """Name the phase of a running unit, or the reason why another waits."""
-        if state == "running" and unit.id in self.claimed and not run.running:
-            fresh = set(self.study.fresh_evaluation_ids(unit.setup).values())
-            is_fresh = self.claimed[unit.id][0].evaluation_id in fresh
-            return RESCORING if is_fresh and unit.id not in self.study.confirming else EVALUATING
-        if state == "running":
-            note = run.phase()
-            return note.name or None if note else None
-        if state not in ("queued", "waiting"):
-            return None
-        if not run.trained:
-            return TRAINING if unit.trains else EVALUATING
-        if self.wanted.get(unit.id):
-            return RESCORING if self._is_rescored(unit) else EVALUATING
-        return self.later.get(unit.id)
 
-    def _doing(self, unit: Unit, run: RunReader, state: str, lacking: int) -> str:
-        """`lacking`: responses that are wanted of it now."""
-        phase = self._phase(unit, run, state)
-        if state == "running":
-            if phase in (EVALUATING, RESCORING):
-                return (
-                    f"{phase} {lacking if lacking < 100_000 else f'{lacking // 1000}k'} left"
-                    if lacking
-                    else phase
-                )
-            note = run.phase()
-            words = phase or "starting"
-            return f"{words}, try {note.attempt}" if note and note.attempt > 1 else words
-        if state == "waiting" and not run.trained:
-            return "waiting for its stage"
-        if state == "waiting":
-            return "waiting for rescoring" if phase == RESCORING else "waiting for its race"
-        stepped = run.trained or (run.started and run.next_step == unit.steps)
-        return "queued for evaluation" if state == "queued" and stepped else state
+def tokens_a_second(run: RunReader) -> float | None:
+    """Tokens of rollouts that a unit samples in a second of sampling; None before its first step.
 
-    def _is_rescored(self, unit: Unit) -> bool:
-        """Whether all samples that a unit wants are fresh ones of the checkpoint selected in its
-        family.
-        """
-        if unit.id in self.study.confirming:
-            return False
-        return all(
-            sampling.draw == evaluation_protocol.FRESH for sampling in self.wanted.get(unit.id, {})
-        )
+    Only its latest steps count.
+    """
 
-    def _left(
-        self, unit: Unit, run: RunReader, step: int, lacking: dict[Sampling, int]
-    ) -> Left | None:
-        confirms = unit.id in self.study.confirming
-        return left_of(
-            unit, work_left(self.study.experiment, unit, run, step, lacking, confirms), self.costs
-        )
+    def seconds_of_rollouts() -> list[tuple[int, float]]:
+        latest = list(kept_steps(run).items())[-RECENT:]
+        return [(step, row.parts[ROLLOUT]) for step, row in latest]
 
-    def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
-        """Responses that the checkpoints of a unit lack now."""
-        evaluation, lacking = self.study.setup_of(unit).evaluation, {}
-        for sampling, samples in self.wanted.get(unit.id, {}).items():
-            evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
-            problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
-            parts = missing(
-                run.slices(evaluation_id, sampling.step), problems, samples, [], problems * samples
-            )
-            lacking[sampling] = sum(part.responses for part in parts)
-        return lacking
+    def tokens_of_rollouts() -> list[tuple[int, int]]:
+        rows = run.metrics()[-RECENT:]
+        return [(row["step"], row["response_tokens"]) for row in rows if "response_tokens" in row]
 
-    def _evaluation_error(self, unit: Unit, run: RunReader) -> str | None:
-        """Why samples that are wanted of a unit could not be taken."""
-        for sampling in self.wanted.get(unit.id, {}):
-            evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
-            error = run.evaluation_error(evaluation_id, sampling.step)
-            if error is not None:
-                return error
-        return None
+    seconds = dict(run.derived(TIMING, "seconds of the latest rollouts", seconds_of_rollouts))
+    tokens = dict(run.derived(METRICS, "tokens of the latest rollouts", tokens_of_rollouts))
+    steps = seconds.keys() & tokens.keys()
+    sampling = sum(seconds[step] for step in steps)
+    return sum(tokens[step] for step in steps) / sampling if sampling else None

@@ -1,5 +1,4 @@
 """The cost of a sweep before it runs: units, memory, tokens, GPU-hours.
 
-Imports `experiment`, `engines.memory`, `selection` and what reads `records`. Runs nothing, and
-loads no model.
+Imports `experiment`, `engines`, `selection` and `records`. Runs nothing, and loads no model.
 """

@@ -1,4 +1,4 @@
-"""A plan as plain values: `trb plan --json`."""
+"""A plan as one document: `trb plan --json` prints it, and `planning.view` shows its numbers."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.config import Setup
-from orchestrator.planning.evaluation_cost import EvaluationCost
-from orchestrator.planning.memory import Memory
-from orchestrator.planning.plan import Done, Plan, PlannedUnit, Resources
+from orchestrator.planning.plan import Plan, Resources
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import (
     NOT_BEGUN,
+    Disk,
     Hours,
     checkpoints_gib,
     evaluation_budgets,
-    evaluation_tokens,
+    expected_tokens,
     hours_on_gpus,
     longest_chain_hours,
     longest_unit_hours,
     on_engines,
     total_gpu_hours,
-    training_tokens,
     unit_hours,
     units_left,
     with_total,
 )
 
 GPUS_OF_A_NODE = 8
+CHOICES = ("budget", "error", "rescore")  # of an evaluation
+COUNTS = ("generations", "expected")  # keys of estimates that are printed as whole numbers
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -42,124 +41,138 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def totals(plan: Plan) -> dict[str, Any]:
-    """Sums over the units, as plain values; `left` holds those of what is not there yet, `engines`
-    those of each.
+    """The `summary` as plain values, with estimates rounded."""
+    return _plain(summary(plan))
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """Sums over the units; each estimate is a Range.
+
+    `left` holds the sums of what the runs folder lacks, `engines` those with each engine.
     """
-    units = [planned.unit for planned in plan.units]
-    trials = [unit for unit in units if unit.is_trial]
-    by_setup: dict[str, Counter[str]] = {name: Counter() for name in plan.experiment.setups}
-    for unit in units:
+    by_kind: Counter[str] = Counter()
+    by_method: Counter[str | None] = Counter()
+    by_setup = {name: Counter[str]() for name in plan.experiment.setups}
+    generations: Counter[str] = Counter()
+    most_tokens: Counter[str] = Counter()
+    ready = gpus = 0
+    for planned in plan.units:
+        unit, needed = planned.unit, planned.resources
+        by_kind[unit.kind] += 1
         by_setup[unit.setup][unit.kind] += 1
-    hours, disk = total_gpu_hours(plan), checkpoints_gib(plan)
+        ready += not unit.depends_on
+        if unit.is_trial:
+            by_method[unit.method] += 1
+            gpus = max(gpus, unit.placement.gpus)
+        generations["training"] += needed.training_generations
+        generations["evaluation"] += needed.evaluation_generations
+        most_tokens["training"] += needed.training_tokens
+        most_tokens["evaluation"] += needed.evaluation_tokens
+    # Expected tokens follow from assumed or measured lengths; None where nothing is assumed.
+    expected = expected_tokens(plan) if plan.assumptions else {}
+    generated = {}
+    for what, number in generations.items():
+        tokens = {"most": most_tokens[what], "expected": expected.get(what)}
+        generated[what] = {"generations": number, "tokens": tokens}
+    chosen = {}
+    for name, setup in plan.experiment.setups.items():
+        chosen[name] = {key: getattr(setup.evaluation, key) for key in CHOICES}
+    hours = total_gpu_hours(plan)
     return {
-        "units": len(units),
-        "by_kind": dict(Counter(unit.kind for unit in units)),
-        "by_setup": {name: dict(kinds) for name, kinds in by_setup.items()},
-        "by_method": dict(Counter(unit.method for unit in trials)),
+        "units": len(plan.units),
+        "by_kind": by_kind,
+        "by_setup": by_setup,
+        "by_method": by_method,
         **({"confirming": len(plan.confirming)} if plan.confirming else {}),
-        "ready_at_once": sum(not unit.depends_on for unit in units),
-        "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
-        "training": _generated(plan, "training"),
-        "evaluation": _generated(plan, "evaluation"),
-        "evaluation_budgets": {
-            name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()
-        },
-        "evaluation_chosen": {
-            name: _chosen(setup) for name, setup in plan.experiment.setups.items()
-        },
-        "chosen_gpu_hours": None if hours is None else rounded(hours["total"], 3),
-        "checkpoints_gib": {"kept": round(disk.kept, 3), "most": round(disk.most, 3)},
-        "gpu_hours": _rounded(hours),
-        **_longest_json(plan),
+        "ready_at_once": ready,
+        "gpus_per_trial": gpus,
+        **generated,
+        "evaluation_budgets": evaluation_budgets(plan),
+        "evaluation_chosen": chosen,
+        "chosen_gpu_hours": hours and hours["total"],
+        "checkpoints_gib": checkpoints_gib(plan),
+        "gpu_hours": hours,
+        **_longest(plan),
         "left": {
             "units": len(units_left(plan)),
-            "gpu_hours": _rounded(total_gpu_hours(plan, left=True)),
-            **_longest_json(plan, left=True),
+            "gpu_hours": total_gpu_hours(plan, left=True),
+            **_longest(plan, left=True),
         },
-        "engines": {
-            engine: _engine_json(on_engine) for engine, on_engine in on_engines(plan).items()
-        },
+        "engines": {name: _with_engine(on_engine) for name, on_engine in on_engines(plan).items()},
     }
 
 
-def _engine_json(plan: Plan) -> dict[str, Any]:
-    """GPU-hours as chosen and under each budget, and days on a node, with one engine."""
+def _with_engine(plan: Plan) -> dict[str, Any]:
     hours, clock = total_gpu_hours(plan), hours_on_gpus(plan, GPUS_OF_A_NODE)
-    assert hours is not None
-    assert clock is not None
     return {
-        "chosen_gpu_hours": rounded(hours["total"], 3),
-        "gpu_hours": _rounded(hours),
-        "evaluation_budgets": {
-            name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()
-        },
-        f"days_on_{GPUS_OF_A_NODE}_gpus": rounded(clock / 24, 3),
+        "chosen_gpu_hours": hours and hours["total"],
+        "gpu_hours": hours,
+        "evaluation_budgets": evaluation_budgets(plan),
+        f"days_on_{GPUS_OF_A_NODE}_gpus": clock and clock / 24,
     }
 
 
-def _longest_json(plan: Plan, left: bool = False) -> dict[str, Any]:
-    unit, chain = longest_unit_hours(plan, left), longest_chain_hours(plan, left)
+def _longest(plan: Plan, left: bool = False) -> dict[str, Range | None]:
     return {
-        "longest_unit_hours": None if unit is None else rounded(unit, 3),
-        "longest_chain_hours": None if chain is None else rounded(chain, 3),
+        "longest_unit_hours": longest_unit_hours(plan, left),
+        "longest_chain_hours": longest_chain_hours(plan, left),
     }
 
 
-def _chosen(setup: Setup) -> dict[str, Any]:
-    return {name: getattr(setup.evaluation, name) for name in ("budget", "error", "rescore")}
+def _plain(value: Any, decimals: int = 3) -> Any:
+    """A value of the summary for JSON. Settings are no estimates and stay as they were given."""
+    match value:
+        case Range():
+            return rounded(value, decimals)
+        case Disk():
+            return {name: round(gib, 3) for name, gib in value._asdict().items()}
+        case Mapping():
+            plain = {}
+            for key, of_key in value.items():
+                plain[key] = _plain(of_key, 0 if key in COUNTS else 3)
+            return plain
+        case _:
+            return value
 
 
-def _cost_json(cost: EvaluationCost) -> dict[str, Any]:
-    hours = None if cost.gpu_hours is None else rounded(cost.gpu_hours, 3)
-    return {"generations": rounded(cost.generations, 0), "gpu_hours": hours}
+def rounded(value: Range, decimals: int) -> dict[str, float]:
+    """The three estimates of a number; without decimals they are whole numbers."""
+    return {name: round(estimate, decimals or None) for name, estimate in vars(value).items()}
 
 
-def _generated(plan: Plan, what: str) -> dict[str, Any]:
-    """Generations and tokens of training or of evaluation in full.
-
-    Expected tokens follow from the assumed or measured lengths; None where nothing is assumed.
-    """
-    generations = sum(getattr(planned.resources, f"{what}_generations") for planned in plan.units)
-    most = sum(getattr(planned.resources, f"{what}_tokens") for planned in plan.units)
-    expected = None
-    if plan.assumptions:
-        tokens = training_tokens(plan) if what == "training" else evaluation_tokens(plan)
-        expected = rounded(tokens, 0)
-    return {"generations": generations, "tokens": {"most": most, "expected": expected}}
+# --- units ---
 
 
 def _units_json(plan: Plan) -> list[dict[str, Any]]:
     hours, made = unit_hours(plan), []
-    needs: dict[
-        tuple[int, int], dict[str, Any]
-    ] = {}  # units of a kind need the same: one value for all of them
+    # Units of a kind need the same: they share one value.
+    needs: dict[tuple[int, int], dict[str, Any]] = {}
     for planned in plan.units:
-        of_unit = hours.get(planned.unit.id)
+        unit, of_unit = planned.unit, hours.get(planned.unit.id)
         key = id(planned.resources), id(of_unit)
         if key not in needs:
             needs[key] = _resources_json(planned.resources, of_unit)
-        done = plan.done.get(planned.unit.id, NOT_BEGUN)
-        made.append(_unit_json(planned, done, needs[key]))
+        made.append(
+            {
+                "id": unit.id,
+                "kind": unit.kind,
+                "setup": unit.setup,
+                "method": unit.method,
+                "knobs": dict(unit.knobs),
+                "seed": unit.seed,
+                "depends_on": list(unit.depends_on),
+                "steps": unit.steps,
+                "done": dict(vars(plan.done.get(unit.id, NOT_BEGUN))),
+                "resources": needs[key],
+            }
+        )
     return made
 
 
-def _unit_json(planned: PlannedUnit, done: Done, resources: Mapping[str, Any]) -> dict[str, Any]:
-    unit = planned.unit
-    return {
-        "id": unit.id,
-        "kind": unit.kind,
-        "setup": unit.setup,
-        "method": unit.method,
-        "knobs": dict(unit.knobs),
-        "seed": unit.seed,
-        "depends_on": list(unit.depends_on),
-        "steps": unit.steps,
-        "done": dict(vars(done)),
-        "resources": resources,
-    }
-
-
 def _resources_json(needed: Resources, hours: Hours | None) -> dict[str, Any]:
+    memory = None
+    if needed.memory is not None:
+        memory = {name: round(value, 3) for name, value in vars(needed.memory).items()}
     return {
         "placement": needed.placement,
         "gpus": needed.gpus,
@@ -169,26 +182,6 @@ def _resources_json(needed: Resources, hours: Hours | None) -> dict[str, Any]:
         "evaluation_generations": needed.evaluation_generations,
         "evaluation_tokens": {"most": needed.evaluation_tokens},
         "teacher_online_steps": needed.teacher_online_steps,
-        "memory_gib": _memory_json(needed.memory),
-        "gpu_hours": _rounded(with_total([hours] if hours else [])),
+        "memory_gib": memory,
+        "gpu_hours": _plain(with_total([hours] if hours else [])),
     }
-
-
-def _memory_json(of_trial: Memory | None) -> dict[str, float] | None:
-    return (
-        None
-        if of_trial is None
-        else {name: round(value, 3) for name, value in asdict(of_trial).items()}
-    )
-
-
-def _rounded(hours: Hours | None) -> dict[str, Any] | None:
-    return None if hours is None else {phase: rounded(value, 3) for phase, value in hours.items()}
-
-
-def rounded(value: Range, decimals: int) -> dict[str, float]:
-    """The three estimates of a number; without decimals they are whole numbers."""
-    low, mid, high = (
-        round(estimate, decimals or None) for estimate in (value.low, value.mid, value.high)
-    )
-    return {"low": low, "mid": mid, "high": high}

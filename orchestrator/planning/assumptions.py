@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.engines.budget import CONTEXT_GIB, MARGIN_SHARE
-from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
+from orchestrator.planning.costs import SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
 from orchestrator.planning.memory import memory
 from orchestrator.planning.ranges import Range
@@ -19,6 +19,19 @@ from orchestrator.planning.rates import (
     SHARDED,
     Gpu,
 )
+from orchestrator.records.clock import BLENDED, PLAIN
+
+Row = tuple[str, str, Range | float, str]  # name, unit, value, why
+LENGTHS: list[Row] = [
+    ("mean of finished responses", "tokens", FINISHED, "where no finished run directory says it"),
+    ("responses that run to the limit", "of all", ENDLESS, "they cost most of the decoding"),
+    ("prompt", "tokens", PROMPT_TOKENS, "system message and chat template included"),
+]
+SEVERAL_GPUS: list[Row] = [
+    ("wait for an all-reduce", "µs", ALL_REDUCE_US, "two in each layer of a decode step; NVLink"),
+    ("speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"),
+]
+MEASURED = "measured: takes the place of what is assumed"
 
 
 @dataclass(frozen=True)
@@ -32,12 +45,6 @@ class Assumption:
     high: float
     why: str
 
-    @staticmethod
-    def of(name: str, unit: str, value: Range | float, why: str) -> Assumption:
-        """A number that differs from estimate to estimate, or one that does not."""
-        value = value if isinstance(value, Range) else Range.exactly(value)
-        return Assumption(name, unit, value.low, value.mid, value.high, why)
-
 
 def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple[Assumption, ...]:
     """List the numbers under a plan: lengths, the GPU, engines in use, measurements, and the rates
@@ -46,150 +53,84 @@ def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple
     `several`: some role has more than one GPU.
     """
     first = next(iter(costs.values()))
-    assumed = [*_lengths(), *_gpu(first.gpu)]
+    rows = [*LENGTHS, *_gpu(first.gpu)]
     for engine in dict.fromkeys(each.engine for each in costs.values()):
-        assumed += _sampler(engine)
+        rows += _sampler(engine)
     for trainer in dict.fromkeys(each.setup.engine.trainer for each in costs.values()):
-        assumed += _trainer(trainer)
+        rows.append(
+            (f"{trainer}: arithmetic reached in scoring", "of it", SCORING, "padding included")
+        )
+        rows.append(
+            (f"{trainer}: arithmetic reached in learning", "of it", LEARNING, "padding included")
+        )
     if several:
-        assumed += _several_gpus()
+        rows += SEVERAL_GPUS
     for name, of_setup in costs.items():
-        assumed += [*_measured(name, of_setup), *_rollout_rates(name, of_setup)]
-    return tuple(assumed)
+        rows += [*_measured(name, of_setup), *_rollout_rates(name, of_setup)]
+    listed = []
+    for name, unit, value, why in rows:
+        estimates = value if isinstance(value, Range) else Range.exactly(value)
+        listed.append(Assumption(name, unit, estimates.low, estimates.mid, estimates.high, why))
+    return tuple(listed)
 
 
-def _lengths() -> list[Assumption]:
-    why = "where no finished run directory says it"
+def _gpu(gpu: Gpu) -> list[Row]:
     return [
-        Assumption.of("mean of finished responses", "tokens", FINISHED, why),
-        Assumption.of(
-            "responses that run to the limit", "of all", ENDLESS, "they cost most of the decoding"
-        ),
-        Assumption.of(
-            "prompt", "tokens", PROMPT_TOKENS, "system message and chat template included"
-        ),
+        ("memory bandwidth", "TB/s", gpu.bytes_per_s / 1e12, gpu.title),
+        ("peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.title}, dense bfloat16"),
+        ("GPU memory", "GiB", gpu.gib, "for sequences at once"),
+        ("CUDA context", "GiB", CONTEXT_GIB, "of each process, with cuBLAS workspaces"),
+        ("margin", "of the GPU", MARGIN_SHARE, "memory in pieces that allocators cannot use"),
     ]
 
 
-def _gpu(gpu: Gpu) -> list[Assumption]:
-    return [
-        Assumption.of("memory bandwidth", "TB/s", gpu.bytes_per_s / 1e12, gpu.title),
-        Assumption.of(
-            "peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.title}, dense bfloat16"
-        ),
-        Assumption.of("GPU memory", "GiB", gpu.gib, "for sequences at once"),
-        Assumption.of(
-            "CUDA context", "GiB", CONTEXT_GIB, "of each process, with cuBLAS workspaces"
-        ),
-        Assumption.of(
-            "margin", "of the GPU", MARGIN_SHARE, "memory in pieces that allocators cannot use"
-        ),
-    ]
-
-
-def _sampler(engine: str) -> list[Assumption]:
-    rates, varied = RATES[engine], Assumption.of
-    launches = f"ms at {LAUNCH_LAYERS} layers"
-    return [
-        varied(
-            f"{engine}: bandwidth reached in training",
+def _sampler(engine: str) -> list[Row]:
+    rates, launches = RATES[engine], f"ms at {LAUNCH_LAYERS} layers"
+    rows: list[Row] = [
+        (
+            "bandwidth reached in training",
             "of it",
             rates.decoding,
             "decoding the responses of a step",
         ),
-        varied(
-            f"{engine}: bandwidth reached in evaluation",
+        (
+            "bandwidth reached in evaluation",
             "of it",
             rates.evaluating,
             "decoding, responses waiting",
         ),
-        varied(
-            f"{engine}: kernel launches of a step",
-            launches,
-            rates.launch_ms,
-            "∝ layers; 0: CUDA graphs",
-        ),
-        varied(
-            f"{engine}: KV cache passes of a step",
-            "× cache",
-            rates.cache_passes,
-            "1: read in place",
-        ),
-        varied(
-            f"{engine}: and for each head of a KV head",
-            "× cache",
-            rates.head_passes,
-            "under a padding mask",
-        ),
-        varied(
-            f"{engine}: teacher passes while blending",
+        ("kernel launches of a step", launches, rates.launch_ms, "∝ layers; 0: CUDA graphs"),
+        ("KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
+        ("and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
+        (
+            "teacher passes while blending",
             "a token",
             rates.teacher_passes,
             "1: drafts of one token",
         ),
-        varied(
-            f"{engine}: rest of a training step",
-            "s",
-            rates.step_s,
-            "passing on weights, grading, data",
-        ),
-        varied(f"{engine}: start of a unit", "s", rates.start_s, "processes, models, data"),
+        ("rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
+        ("start of a unit", "s", rates.start_s, "processes, models, data"),
     ]
+    return [(f"{engine}: {name}", unit, value, why) for name, unit, value, why in rows]
 
 
-def _trainer(engine: str) -> list[Assumption]:
-    return [
-        Assumption.of(
-            f"{engine}: arithmetic reached in scoring", "of it", SCORING, "padding included"
-        ),
-        Assumption.of(
-            f"{engine}: arithmetic reached in learning", "of it", LEARNING, "padding included"
-        ),
-    ]
-
-
-def _several_gpus() -> list[Assumption]:
-    """Of trials with roles on more than one GPU."""
-    return [
-        Assumption.of(
-            "wait for an all-reduce",
-            "µs",
-            ALL_REDUCE_US,
-            "two in each layer of a decode step; NVLink",
-        ),
-        Assumption.of(
-            "speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"
-        ),
-    ]
-
-
-def _measured(name: str, costs: SetupCosts) -> list[Assumption]:
+def _measured(name: str, costs: SetupCosts) -> Iterator[Row]:
     """List the numbers that finished runs or a calibration put in place of assumed ones."""
-    why, found = "measured: takes the place of what is assumed", []
     for key, lengths in costs.lengths.items():
-        found.append(Assumption.of(f"{name}, {key}: mean response", "tokens", lengths.tokens, why))
-        found.append(
-            Assumption.of(f"{name}, {key}: run to the limit", "of all", lengths.truncated, why)
-        )
+        yield f"{name}, {key}: mean response", "tokens", lengths.tokens, MEASURED
+        yield f"{name}, {key}: run to the limit", "of all", lengths.truncated, MEASURED
     for phase, factor in costs.factors.items():
-        source = costs.sources.get(phase, why)
-        found.append(
-            Assumption.of(f"{name}, {phase}: measured ÷ assumed seconds", "", factor, source)
-        )
-    return found
+        source = costs.sources.get(phase, MEASURED)
+        yield f"{name}, {phase}: measured ÷ assumed seconds", "", factor, source
 
 
-def _rollout_rates(name: str, costs: SetupCosts) -> list[Assumption]:
+def _rollout_rates(name: str, costs: SetupCosts) -> Iterator[Row]:
     """Derived, shown so that they can be compared with a measurement."""
     room = memory(costs.setup, costs.runtime, costs.gpu.gib, costs.runtime.placement)
-    fitting = {PLAIN: room.sequences_decoded_vanilla, BLENDED: room.sequences_decoded_blending}
-    derived = []
-    for kind, who in ((PLAIN, "student alone"), (BLENDED, "blending")):
-        if fitting[kind]:  # 0: no room for it, so nothing in the experiment decodes like this
-            # Where costs are low, rates are high: a range goes from the low estimate of costs to
-            # the high one.
-            why = "derived: rollouts of one trial"
-            derived.append(
-                Assumption.of(f"{name}, {who}", "tokens/s", costs.rollout_rate(kind), why)
-            )
-    return derived
+    why = "derived: rollouts of one trial"
+    # Without room for a kind of step, nothing in the experiment decodes like this. Where costs are
+    # low, rates are high: a range goes from the low estimate of costs to the high one.
+    if room.sequences_decoded_vanilla:
+        yield f"{name}, student alone", "tokens/s", costs.rollout_rate(PLAIN), why
+    if room.sequences_decoded_blending:
+        yield f"{name}, blending", "tokens/s", costs.rollout_rate(BLENDED), why

@@ -1,10 +1,9 @@
-"""Measurements of `trb calibrate` on a card before any run is finished: one file for each card,
-beside the runs.
+"""Measurements of `trb calibrate` on a card before any run is finished.
 
-A row is one measurement: so many responses took so many seconds in one phase. It becomes a factor
-as those of finished runs do (`planning.measured`): measured seconds ÷ those that `planning.costs`
-gives for exactly the same work. It holds for the same kind of card, the same engines and models of
-the same shapes, whatever their weights.
+The runs folder has a file for each card. A row of it is one measurement: so many responses took so
+many seconds in one phase. Measured ÷ planned seconds of the same work become a factor, as they do
+for finished runs (`planning.seconds`). A row holds for the same kind of card, the same engines and
+models of the same shapes, whatever their weights.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from orchestrator.records.files import Damaged, read_sealed, write_sealed
 FOLDER = ".calibration"  # of the runs folder
 REMEDY = "remove it and run trb calibrate again"
 SAME_MEMORY = 0.05  # a card's drivers differ by less; cards of one name, such as A100, by far more
-LEAST_SHARE = 0.5  # of the longest measurement of its kind: what took less time is left out
+LEAST_SHARE = 0.5  # of the longest measurement of its kind: shorter ones are left out
 ONE_GPU = Placement(gpus=1)  # of all that is measured
 MEASURED_WORDS = {  # the keys of rows, as people read them
     PLAIN: "decoding",
@@ -50,20 +49,16 @@ class Card:
         """Whether it is a whole GPU of a kind that plans know."""
         model = gpu.name.partition("-")[0]
         same_size = abs(self.gib / gpu.gib - 1) <= SAME_MEMORY
-        return (
-            gpu.share == 1
-            and same_size
-            and re.search(rf"\b{re.escape(model)}\b", self.name) is not None
-        )
+        named = re.search(rf"\b{re.escape(model)}\b", self.name) is not None
+        return named and same_size and gpu.share == 1
 
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """One measurement of a setup: its `responses`, each of `tokens` tokens after a context of
-    `prompt`, in `seconds`.
+    """`responses` of a setup, each of `tokens` tokens after a context of `prompt`, took `seconds`.
 
-    `key` is what it measures: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING,
-    which has no responses. `shapes` are those of the models, and `random` tells whether their
+    `key` names the measured work: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING,
+    which has no responses. `shapes` are the sizes of the models, and `random` tells whether their
     weights were made up. `about` says more for people, such as the parts of its seconds and
     versions; `day` is as 2026-11-23.
     """
@@ -87,33 +82,26 @@ class CalibrationRow:
         return ROLLOUT if self.key in (PLAIN, BLENDED) else self.key
 
     def holds_for(self, setup: Setup, sampler: str) -> bool:
-        """Whether it was measured with the engines that `setup` has for this phase, and on models
-        of its shapes.
-        """
-        same_sampler, same_trainer = self.sampler == sampler, self.trainer == setup.engine.trainer
-        if self.phase in SAMPLED:
-            engines = same_sampler
-        elif self.phase in TRAINED:
-            engines = same_trainer
-        else:
-            engines = same_sampler and same_trainer
-        return engines and self.shapes == shapes_of(setup)
+        """Whether a setup has the engines of this phase and models of the same shapes."""
+        # Passing on weights is work of both engines.
+        if self.phase not in TRAINED and self.sampler != sampler:
+            return False
+        if self.phase not in SAMPLED and self.trainer != setup.engine.trainer:
+            return False
+        return self.shapes == shapes_of(setup)
 
     def planned_seconds(self, costs: SetupCosts) -> float:
         """Seconds of the same work by the plan's middle rates, for a trial on one GPU."""
         if self.key == PASSING:
             return PASSING_S.mid
         limit = max(1, round(self.tokens))
-        lengths = Lengths(
-            self.tokens, 1.0, limit, self.prompt
-        )  # all of them are as long as their limit
-        # What the engine may hold was worked out for prompts and responses of full length.
+        # All responses are as long as their limit.
+        lengths = Lengths(self.tokens, 1.0, limit, self.prompt)
         setup, training = costs.setup, costs.setup.training
-        longest = (
-            setup.evaluation.max_response_tokens
-            if self.phase == EVALUATE
-            else training.max_response_tokens
-        )
+        longest = training.max_response_tokens
+        if self.phase == EVALUATE:
+            longest = setup.evaluation.max_response_tokens
+        # The engine's memory was granted for prompts and responses of full length.
         others = max(1, training.max_prompt_tokens + longest - limit)
         training = replace(training, max_prompt_tokens=others, max_response_tokens=limit)
         runtime = replace(costs.runtime, placement=ONE_GPU)
@@ -137,10 +125,9 @@ class Calibration:
         return f"measured on this card, {max(row.day for row in rows)}, {self.card.name}{made_up}"
 
     def rows_for(self, setup: Setup, sampler: str) -> dict[str, list[CalibrationRow]]:
-        """By key the rows that hold for a setup; without short ones, where longer ones were
-        measured too.
+        """The rows that hold for a setup by key, without short ones beside longer ones.
 
-        Under ROLLOUT stand those of all kinds of steps, for kinds that were not measured.
+        Under ROLLOUT stand the rows of all kinds of steps, for kinds that were not measured.
         """
         by_key: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
@@ -154,23 +141,21 @@ class Calibration:
 
 
 def shapes_of(setup: Setup) -> dict[str, Any]:
-    """Everything about a setup's models that their speed depends on, as JSON has it."""
+    """The sizes of a setup's models, on which their speed depends, as JSON has them."""
     models = {role: asdict(getattr(setup, role).shape) for role in ("student", "teacher")}
     return {**models, "vocabulary": setup.vocabulary.size, "dtype": setup.engine.dtype}
 
 
 def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
-    """Read the calibrations of a runs folder, one for each card. Files in another form are passed
-    over.
-    """
-    found = []
+    """Read the calibrations of a runs folder, one for each card; skip files in another form."""
+    calibrations = []
     for path in sorted((runs / FOLDER).glob("*.json")):
         with suppress(Damaged, KeyError, TypeError):
             content = read_sealed(path, REMEDY)
             if content is not None:
                 rows = tuple(CalibrationRow(**row) for row in content["rows"])
-                found.append(Calibration(Card(**content["card"]), rows))
-    return tuple(found)
+                calibrations.append(Calibration(Card(**content["card"]), rows))
+    return tuple(calibrations)
 
 
 def calibration_path(runs: Path, card: Card) -> Path:
@@ -185,17 +170,13 @@ def write_rows(path: Path, card: Card, rows: Sequence[CalibrationRow]) -> None:
 
 
 def gpu_of_card(card: Card) -> Gpu:
-    """The kind of a card; of one that plans do not know, the default kind with the card's name and
-    memory.
-    """
+    """The kind of a card; for an unknown card the default kind with its name and memory."""
     known = [gpu for gpu in GPUS.values() if card.is_a(gpu)]
     return known[0] if known else replace(GPUS[DEFAULT_GPU], name=card.name, gib=card.gib)
 
 
 def gpu_here(calibrations: Sequence[Calibration]) -> Gpu:
-    """The kind of GPU to plan for where none is named: the one that was calibrated, else
-    DEFAULT_GPU.
-    """
+    """The kind of GPU to plan for where none is named: the calibrated one, else DEFAULT_GPU."""
     default = GPUS[DEFAULT_GPU]
     kinds = [gpu for gpu in GPUS.values() if any(each.card.is_a(gpu) for each in calibrations)]
     return default if default in kinds or len(kinds) != 1 else kinds[0]

@@ -1,26 +1,28 @@
-"""Seconds that one training step and one evaluation of a setup take on a GPU, from the rates of an
-engine.
+"""Seconds of a training step and of an evaluation of a setup, from the rates of an engine on a GPU.
 
 For n responses that are decoded together, with the `Lengths` of `planning.lengths` and the `Rates`
 of `planning.rates`:
 
-    rows             `engines.budget`: static batches of full length; continuous ones: tokens of the pool ÷ context, at
-                     most the requests that run at once
-    decode steps D   static: ⌈n ÷ rows⌉ × longest response of a batch; continuous: n × tokens ÷ rows
-    decoding         max(D × kernel launches of a step, (D × weights + KV of a token × n × reads) ÷ bandwidth)
-    blending         student's decoding + passes a token × teacher's decoding; the teacher's scores come with it
+    rows             by `engines.budget`, in static batches of full length; in continuous ones
+                     tokens of the pool ÷ context, at most the requests that run at once
+    decode steps D   static: ⌈n ÷ rows⌉ × longest response of a batch
+                     continuous: n × tokens ÷ rows
+    decoding         max(D × kernel launches of a step,
+                         (D × weights + KV of a token × n × reads) ÷ bandwidth)
+    blending         student's decoding + passes a token × teacher's decoding,
+                     which gives the teacher's scores as well
     scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher)
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
-    other            passing on weights, grading, data: `Rates.step_s` for a step, `Rates.start_s` for a unit
+    other            passing on weights, grading, data:
+                     `Rates.step_s` for a step, `Rates.start_s` for a unit
 
 A role on G GPUs has G times their bandwidth and arithmetic. Decoding then waits for the all-reduces
 of D steps besides (`rates.ALL_REDUCE_US`), scoring and learning keep a part of their speed
 (`rates.SHARDED`). Roles with GPUs of their own still work one after the other: GPU-hours are all
 GPUs of the trial × its time. An evaluator has one GPU at most.
 
-What finished run directories measured of the same engine replaces the rates, phase by phase. These
-are lower bounds: prefill, sampling and loading are not counted. Memory is
-`orchestrator.engines.budget`.
+The formulas are lower bounds: they count neither prefill nor sampling nor loading. Measurements of
+finished runs on the same engine replace the rates, phase by phase.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import ONE_GPU, Decoder, Gpus, decoder, sequences_per_step
 from orchestrator.planning.evaluation_cost import evaluation_generations
-from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
+from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths
 from orchestrator.planning.ranges import Range, Scenario
 from orchestrator.planning.rates import (
     ALL_REDUCE_US,
@@ -50,14 +52,14 @@ from orchestrator.planning.rates import (
     SHARDED,
     Gpu,
 )
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
-BLENDED, PLAIN, SUPERVISED = "blended step", "plain step", "supervised step"
-TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of training responses
+SUPERVISED = "supervised step"  # beside BLENDED and PLAIN a kind of step
 DECODING: Mapping[str, Situation] = {
     BLENDED: "blending",
     PLAIN: "decoding",
@@ -68,13 +70,12 @@ ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVIS
 
 @dataclass(frozen=True, eq=False)
 class SetupCosts:
-    """Seconds of a setup on the GPUs of `runtime.placement`, each of the kind `gpu`, with the rates
-    of an engine.
+    """Seconds of a setup on an `engine` and GPUs of the kind `gpu`, placed by `runtime.placement`.
 
-    `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS. `factors` are
-    measured ÷ planned seconds by phase; rollouts of BLENDED or PLAIN steps may have one of their
-    own, and so may PASSING. Both are empty where nothing was measured. `sources` says of a factor
-    where it was measured, if that is no finished run.
+    `lengths` are the measured ones, by benchmark and under TRAINING_LENGTHS. `factors` are measured
+    ÷ planned seconds by phase; rollouts of BLENDED or PLAIN steps may have a factor of their own,
+    and so may PASSING. Both are empty before any measurement. `sources` names the calibrations
+    behind factors that no finished run measured.
     """
 
     setup: Setup
@@ -84,35 +85,27 @@ class SetupCosts:
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     factors: Mapping[str, Range] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    _steps: dict[str, Mapping[str, Range]] = field(
-        default_factory=dict, init=False, repr=False
-    )  # by kind, once asked
-    _responses: dict[str, Range] = field(
-        default_factory=dict, init=False, repr=False
-    )  # by benchmark, once asked
-    _placed: dict[Placement, SetupCosts] = field(
-        default_factory=dict, init=False, repr=False
-    )  # once asked
+    # Costs that were worked out already: by kind of step, by benchmark, by placement.
+    _steps: dict[str, Mapping[str, Range]] = field(default_factory=dict, init=False)
+    _responses: dict[str, Range] = field(default_factory=dict, init=False)
+    _placed: dict[Placement, SetupCosts] = field(default_factory=dict, init=False)
 
     def on(self, placement: Placement) -> SetupCosts:
         """The same for trials with another placement, on GPUs of this kind or this share of one."""
         if placement == self.runtime.placement:
             return self
         if placement not in self._placed:
-            self._placed[placement] = replace(
-                self, runtime=replace(self.runtime, placement=placement)
-            )
+            runtime = replace(self.runtime, placement=placement)
+            self._placed[placement] = replace(self, runtime=runtime)
         return self._placed[placement]
 
-    # --- what a unit is charged ---
+    # --- the costs of a unit ---
 
     @cached_property
     def evaluation(self) -> Range:
         """Seconds of one checkpoint's evaluation under the full protocol."""
         generations = evaluation_generations(self.setup)
-        return Range.total(
-            self.response(benchmark) * count for benchmark, count in generations.items()
-        )
+        return Range.total(self.response(key) * count for key, count in generations.items())
 
     @cached_property
     def start(self) -> Range:
@@ -122,23 +115,17 @@ class SetupCosts:
     def step(self, kind: str) -> Mapping[str, Range]:
         """Seconds of one training step of a kind, by phase of training."""
         if kind not in self._steps:
-            responses = sequences_per_step(self.setup.training)
+            responses, seconds = sequences_per_step(self.setup.training), dict[str, Range]()
 
             def planned(phase: str, rates: Scenario, lengths: Scenario) -> float:
-                return self.phase_seconds(
-                    phase, kind, responses, self.training_lengths(lengths), rates
-                )
+                of_step = self.training_lengths(lengths)
+                return self.phase_seconds(phase, kind, responses, of_step, rates)
 
-            steps = {
-                phase: self._measured(phase, kind, partial(planned, phase))
-                for phase in TRAINING_PHASES
-            }
+            for phase in TRAINING_PHASES:
+                seconds[phase] = self._measured(phase, kind, partial(planned, phase))
             if PASSING in self.factors and OTHER not in self.factors:
-                passing = self.factors[PASSING] * PASSING_S.mid
-                steps[OTHER] = Range.of(
-                    lambda s: steps[OTHER].at(s) - PASSING_S.at(s) + passing.at(s)
-                )
-            self._steps[kind] = steps
+                seconds[OTHER] += self.factors[PASSING] * PASSING_S.mid + PASSING_S * -1
+            self._steps[kind] = seconds
         return self._steps[kind]
 
     def response(self, benchmark: str) -> Range:
@@ -147,26 +134,25 @@ class SetupCosts:
             responses = evaluation_generations(self.setup)[benchmark]
 
             def planned(rates: Scenario, lengths: Scenario) -> float:
-                return self.evaluating_seconds(
-                    responses, self.evaluation_lengths(benchmark, lengths), rates
-                )
+                of_benchmark = self.evaluation_lengths(benchmark, lengths)
+                return self.evaluating_seconds(responses, of_benchmark, rates)
 
             self._responses[benchmark] = self._measured(EVALUATE, EVALUATE, planned) / responses
         return self._responses[benchmark]
 
     def rollout_rate(self, kind: str) -> Range:
         """Tokens of training responses per second."""
-        responses, seconds = sequences_per_step(self.setup.training), self.step(kind)[ROLLOUT]
-        return Range.of(lambda s: responses * self.training_lengths(s).tokens / seconds.at(s))
+        tokens = self.training_tokens * sequences_per_step(self.setup.training)
+        seconds = self.step(kind)[ROLLOUT]
+        return Range.of(lambda scenario: tokens.at(scenario) / seconds.at(scenario))
 
     def _measured(
         self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]
     ) -> Range:
-        """Combine `planned` over the scenarios of rates and of lengths; measured rates replace
-        planned ones.
+        """Combine `planned` over the scenarios of rates and of lengths.
 
-        Then all scenarios have the middle rates times what was measured, and differ by their
-        lengths besides.
+        Where the phase was measured, all scenarios have the middle rates times the measured factor,
+        and still differ by their lengths.
         """
         factor = self.factors.get(phase)
         if phase == ROLLOUT:
@@ -179,13 +165,21 @@ class SetupCosts:
 
     def training_lengths(self, scenario: Scenario) -> Lengths:
         """Lengths of training responses."""
-        return self._lengths_under(
-            TRAINING_LENGTHS, self.setup.training.max_response_tokens, scenario
-        )
+        limit = self.setup.training.max_response_tokens
+        return self._lengths_under(TRAINING_LENGTHS, limit, scenario)
 
     def evaluation_lengths(self, benchmark: str, scenario: Scenario) -> Lengths:
         """Lengths of the responses to a benchmark."""
         return self._lengths_under(benchmark, self.setup.evaluation.max_response_tokens, scenario)
+
+    @property
+    def training_tokens(self) -> Range:
+        """Tokens of a training response, on average."""
+        return Range.of(lambda scenario: self.training_lengths(scenario).tokens)
+
+    def evaluation_tokens(self, benchmark: str) -> Range:
+        """Tokens of a response to a benchmark, on average."""
+        return Range.of(lambda scenario: self.evaluation_lengths(benchmark, scenario).tokens)
 
     def _lengths_under(self, key: str, limit: int, scenario: Scenario) -> Lengths:
         prompt = min(PROMPT_TOKENS, self.setup.training.max_prompt_tokens)
@@ -196,9 +190,7 @@ class SetupCosts:
     def phase_seconds(
         self, phase: str, kind: str, responses: int, lengths: Lengths, scenario: Scenario
     ) -> float:
-        """Seconds of one phase of a training step of a kind with so many responses, at a scenario's
-        rates.
-        """
+        """Seconds of a phase of a training step with so many responses, at a scenario's rates."""
         if phase == ROLLOUT:
             return self._rollout_seconds(kind, responses, lengths, scenario)
         if phase == OTHER:
@@ -207,9 +199,8 @@ class SetupCosts:
         if phase == LEARN:
             learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
             return 6 * self.student.parameters * tokens / learned
-        if (
-            kind != PLAIN
-        ):  # blended rollouts bring their scores, and the supervised stage needs none
+        # Blended rollouts bring their scores, and the supervised stage needs none.
+        if kind != PLAIN:
             return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
         return 2 * self.teacher.parameters * tokens / scored
@@ -221,7 +212,7 @@ class SetupCosts:
         return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario)
 
     def _arithmetic(self, role: RoleName, scenario: Scenario) -> float:
-        """FLOP/s of the GPUs of a role that scores or learns, of which a share is reached on one."""
+        """FLOP/s of the GPUs of a role that scores or learns; one GPU reaches a share of it."""
         count = self._gpus(role).count
         return self.gpu.flops * count * (SHARDED.at(scenario) if count > 1 else 1.0)
 
@@ -232,33 +223,27 @@ class SetupCosts:
         self, kind: str, responses: int, lengths: Lengths, scenario: Scenario
     ) -> float:
         sampling = sampler_of(self.engine, teacher_decodes=kind == BLENDED)
-        if (
-            sampling != self.engine
-        ):  # this one cannot blend: another one does for as long as it takes
-            return replace(self, engine=sampling)._rollout_seconds(
-                kind, responses, lengths, scenario
-            )
-        rates, roles = RATES[self.engine], ROLES_DECODING[kind]
+        if sampling != self.engine:  # an engine that cannot blend gives these steps to another one
+            other = replace(self, engine=sampling)
+            return other._rollout_seconds(kind, responses, lengths, scenario)
+        rates = RATES[self.engine]
         on = self._gpus("teacher" if kind == SUPERVISED else "rollout")
         if self.runtime.rollout_batch is None:
             self._check_other_roles()
         rows = self.rows(lengths, DECODING[kind], on)
         seconds = 0.0
-        for role in roles:
-            passes = (
-                rates.teacher_passes.at(scenario) if kind == BLENDED and role == "teacher" else 1.0
-            )
-            model = decoder(getattr(self.setup, role), self.setup)
-            bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
+        bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
+        for role in ROLES_DECODING[kind]:
+            judges = kind == BLENDED and role == "teacher"
+            passes = rates.teacher_passes.at(scenario) if judges else 1.0
+            model = self.teacher if role == "teacher" else self.student
             seconds += passes * self.decode_seconds(
                 model, responses, rows, lengths, bandwidth, scenario, on.count
             )
         return seconds
 
     def rows(self, lengths: Lengths, situation: Situation, on: Gpus = ONE_GPU) -> int:
-        """How many responses are decoded at once. Raises UserError if not even one of full length
-        fits.
-        """
+        """How many responses are decoded at once; UserError if not even one of full length fits."""
         granted = budget(self.setup, self.runtime, self.gpu.gib, situation, on, lengths.limit)
         if not RATES[self.engine].continuous:
             return granted.requests
@@ -279,9 +264,7 @@ class SetupCosts:
         scenario: Scenario,
         gpus: int = 1,
     ) -> float:
-        """Seconds one model takes to decode `responses`, `rows` at a time, at `bandwidth` bytes/s
-        of each GPU.
-        """
+        """Seconds of decoding `responses`, `rows` at a time, at `bandwidth` bytes/s of each GPU."""
         rates, rows = RATES[self.engine], min(rows, responses)
         if rates.continuous:
             steps = responses * lengths.tokens / rows
@@ -290,13 +273,9 @@ class SetupCosts:
         cache_passes = rates.cache_passes + rates.head_passes.at(scenario) * model.head_groups
         cache_traffic = cache_passes * model.kv_bytes * responses * lengths.reads
         launches = steps * rates.launch_ms.at(scenario) / 1000 * model.layers / LAUNCH_LAYERS
-        waits = (
-            ALL_REDUCES_OF_A_LAYER * model.layers * ALL_REDUCE_US.at(scenario) / 1e6
-            if gpus > 1
-            else 0.0
-        )
         reading = (steps * model.weight_bytes + cache_traffic) / (gpus * bandwidth)
-        return max(launches, reading) + steps * waits
+        waits = ALL_REDUCES_OF_A_LAYER * model.layers * ALL_REDUCE_US.at(scenario) / 1e6
+        return max(launches, reading) + (steps * waits if gpus > 1 else 0.0)
 
     @cached_property
     def student(self) -> Decoder:

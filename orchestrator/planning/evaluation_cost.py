@@ -1,5 +1,4 @@
-"""The cost of evaluation under `budget: full` and `adaptive`, and the disk that checkpoints take.
-Pure arithmetic.
+"""How many responses an evaluation samples under `budget: full` and `adaptive`. Pure arithmetic.
 
 The share of generations that a race takes depends on scores that are still unknown. The estimate is
 the share of simulated families of the paper's first setup (`python -m benchmarks.race`): low where
@@ -8,16 +7,12 @@ checkpoints differ much, high where they hardly do. It is no bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
-from orchestrator.config import Experiment, Setup
-from orchestrator.engines.memory import GIB, decoder
-from orchestrator.experiment import evaluation_protocol
-from orchestrator.experiment.evaluation_protocol import full_samples, problems_wanted
+from orchestrator.config import Setup
+from orchestrator.experiment.evaluation_protocol import full_samples, problems_wanted, rung_sizes
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps
 from orchestrator.planning.ranges import Range
 
@@ -52,33 +47,10 @@ SIMULATED_FIRST_RUNG, SIMULATED_FIRST_RUNG_WITH_ZONE = 1 / 32, 1 / 64
 SIMULATED_GENERATIONS = 126_336  # of one checkpoint under the full protocol
 
 
-@dataclass(frozen=True)
-class EvaluationCost:
-    """Generations and GPU-hours; the hours are None where no GPU is used."""
-
-    generations: Range
-    gpu_hours: Range | None
-
-    def __mul__(self, share: Range) -> EvaluationCost:
-        return EvaluationCost(
-            self.generations * share, None if self.gpu_hours is None else self.gpu_hours * share
-        )
-
-    @staticmethod
-    def total(costs: Iterable[EvaluationCost]) -> EvaluationCost:
-        """Sums; the hours are those of the parts that use a GPU."""
-        parts = list(costs)
-        hours = [part.gpu_hours for part in parts if part.gpu_hours is not None]
-        return EvaluationCost(
-            Range.total(part.generations for part in parts), Range.total(hours) if hours else None
-        )
-
-
 def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
-    """How many checkpoints of a unit are evaluated: all of a trial, and the untrained student as it
-    is.
+    """How many checkpoints of a unit are evaluated: all of a trial, and the untrained student.
 
-    Those of the supervised stage are only started from.
+    Checkpoints of the supervised stage are only started from.
     """
     if unit.is_trial:
         return len(checkpoint_steps(unit, setup))
@@ -94,34 +66,13 @@ def evaluation_generations(setup: Setup) -> dict[str, int]:
     }
 
 
-def budgets(
-    experiment: Experiment, families: Iterable[Family], full_costs: Mapping[str, EvaluationCost]
-) -> dict[str, EvaluationCost]:
-    """Cost of evaluating everything in `full`, in races (`adaptive`, expected), and of `rescore`.
-
-    `full_costs` are those of each unit under the full protocol, by its id. Rescoring takes one
-    checkpoint of each family, for each seed.
-    """
-    full, adaptive, rescore = [], [], []
-    for family in families:
-        setup = experiment.setups[family[0][0].setup]
-        whole = EvaluationCost.total(full_costs[unit.id] for setting in family for unit in setting)
-        full.append(whole)
-        adaptive.append(whole * expected_share(family_size(family, setup), setup))
-        seeds = EvaluationCost.total(full_costs[unit.id] for unit in family[0])
-        rescore.append(seeds * Range.exactly(1 / checkpoints_evaluated(family[0][0], setup)))
-    parts = {"full": full, "adaptive": adaptive, "rescore": rescore}
-    return {name: EvaluationCost.total(costs) for name, costs in parts.items()}
-
-
 def family_size(family: Family, setup: Setup) -> int:
     """Checkpoints that a family chooses from; seeds are averaged."""
     return sum(checkpoints_evaluated(setting[0], setup) for setting in family)
 
 
 def expected_share(candidates: int, setup: Setup) -> Range:
-    """Share of the full generations that a race between `candidates` checkpoints is expected to
-    take, in (0, 1].
+    """Expected share of the full generations, in (0, 1], of a race between so many checkpoints.
 
     The simulated shares are taken over in two steps: between the simulated family sizes they are
     interpolated over the logarithm of the size, and the part beyond the first rung is fitted to the
@@ -150,32 +101,6 @@ def expected_share(candidates: int, setup: Setup) -> Range:
     )
 
 
-class Disk(NamedTuple):
-    """GiB of checkpoints: what is kept in the end, and the most before."""
-
-    kept: float
-    most: float
-
-
-def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Disk:
-    """GiB that the trials' checkpoints take.
-
-    Learner states come on top. Trials are trained before their checkpoints are evaluated, so all
-    checkpoints may be there before `keep: best` lets go of any.
-    """
-    best, kept, most = experiment.runtime.keep == "best", 0.0, 0.0
-    for unit in units:
-        setup = experiment.setups[unit.setup]
-        if unit.is_trial:
-            made, of_one = (
-                checkpoints_evaluated(unit, setup),
-                decoder(setup.student, setup).weight_bytes / GIB,
-            )
-            kept += of_one * (1 if best else made)
-            most += of_one * made
-    return Disk(kept, most)
-
-
 def _interpolated(simulated: Mapping[int, tuple[float, float]], candidates: int) -> list[float]:
     """Low and high share, interpolated over the logarithm of the family's size."""
     sizes = np.log(list(simulated))
@@ -186,13 +111,10 @@ def _interpolated(simulated: Mapping[int, tuple[float, float]], candidates: int)
 def _first_rung_share(setup: Setup) -> float:
     """Share of the full generations that every checkpoint of a race gets at once."""
     generations = evaluation_generations(setup)
-    n = [full_samples(setup.evaluation, benchmark) for benchmark in generations]
+    samples = [full_samples(setup.evaluation, benchmark) for benchmark in generations]
     first_rung = 0.0
-    for of_benchmark, samples, full in zip(
-        generations.values(),
-        evaluation_protocol.rung_sizes(n, setup.evaluation.indifference > 0)[0],
-        n,
-        strict=True,
+    for (benchmark, full), at_first in zip(
+        generations.items(), rung_sizes(samples, setup.evaluation.indifference > 0)[0], strict=True
     ):
-        first_rung += of_benchmark * samples / full
+        first_rung += full * at_first / full_samples(setup.evaluation, benchmark)
     return first_rung / sum(generations.values())

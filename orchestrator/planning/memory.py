@@ -1,10 +1,11 @@
-"""The memory of a trial in one table: the budgets of its roles, and the paper's formulas for
-generation.
+"""The memory of a trial: the budgets of its roles, and the paper's formulas for generation.
 
 GiB on one GPU, for n sequences of full length (longest prompt + longest response):
 
-    generation, student alone   W_S + n·KV_S                     (paper, Appendix "Efficiency Analysis")
-    generation, blending        W_S + W_Q + n·(KV_S + KV_Q)      (same)
+    generation, student alone   W_S + n·KV_S
+    generation, blending        W_S + W_Q + n·(KV_S + KV_Q)
+
+Both stand in the paper's appendix "Efficiency Analysis".
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Memory:
     """GiB on each GPU of a trial (its other units need less); `sequences_…` are counts.
 
     Where roles have GPUs of their own, each part is what the GPUs of its role hold of it.
-    `workspace` is all that is neither weights nor cache while the student samples alone. `scoring`
-    and `learning` are what these take at least, `learning_tokens` is the micro-batch of learning; 0
+    `workspace` is neither weights nor cache while the student samples alone. `scoring` and
+    `learning` are the least that these take; `learning_tokens` is the micro-batch of learning, 0
     where it does not fit.
     """
 
@@ -32,9 +33,7 @@ class Memory:
     workspace: float
     kv_student: float  # per sequence of full length
     kv_teacher: float
-    sequences_decoded_vanilla: (
-        int  # n of training: what is decoded at once, or all of a step if fewer
-    )
+    sequences_decoded_vanilla: int  # n of training: decoded at once, or all of a step if fewer
     sequences_decoded_blending: int
     sequences_decoded_evaluation: int  # at the evaluation's length
     generation_vanilla: float
@@ -51,54 +50,51 @@ class Memory:
 def memory(
     setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement | None = None
 ) -> Memory:
-    """Memory of a trial (all roles on one GPU where no `placement` is given) and of an evaluator,
-    the student alone.
+    """Memory of a trial, and of an evaluator, which holds the student alone.
+
+    Without a `placement` all roles share one GPU.
     """
     placement = placement or Placement(gpus=1)
-    sampling, teacher, learner = (
-        Gpus.of(placement, role) for role in ("rollout", "teacher", "learner")
-    )
+    sampling, scorer = Gpus.of(placement, "rollout"), Gpus.of(placement, "teacher")
+    learner = Gpus.of(placement, "learner")
 
     def granted(situation: Situation, on: Gpus) -> tuple[Budget | None, float]:
         """The budget, and GiB that are needed at least."""
         try:
-            found = budget(setup, runtime, gpu_gib, situation, on)
+            fitting = budget(setup, runtime, gpu_gib, situation, on)
         except TooSmall as error:
             return None, error.needed_gib
-        return found, found.total_gib
+        return fitting, fitting.total_gib
 
-    w_s, w_q = (
-        decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher)
-    )
-    kv_s, kv_both = (kv_gib(setup, blending) / sampling.count for blending in (False, True))
-    (_, scoring), (learns, learning) = granted("scoring", teacher), granted("learning", learner)
-    (alone, peak_alone), (both, peak_both) = (
-        granted("decoding", sampling),
-        granted("blending", sampling),
-    )
-    (evaluating, _) = granted("evaluating", Gpus())
-    others = max(scoring, learning)
-    fits_alone, fits_both = (
-        _sequences(found, setup) if others <= gpu_gib else 0 for found in (alone, both)
-    )
-    resident = (w_s if sampling.apart else w_s + w_q) / sampling.count
-    wanted, most = runtime.rollout_batch, sequences_per_step(setup.training)
-    decoded_alone, decoded_both = (
-        min(most, fits if wanted is None else wanted) for fits in (fits_alone, fits_both)
-    )
+    alone, peak_alone = granted("decoding", sampling)
+    both, peak_both = granted("blending", sampling)
+    learns, learning = granted("learning", learner)
+    _, scoring = granted("scoring", scorer)
+    evaluating, _ = granted("evaluating", Gpus())
+    student = decoder(setup.student, setup).weight_bytes / GIB
+    teacher = decoder(setup.teacher, setup).weight_bytes / GIB
+    resident = (student if sampling.apart else student + teacher) / sampling.count
+    kv_alone = kv_gib(setup, False) / sampling.count
+    kv_both = kv_gib(setup, True) / sampling.count
+    others, wanted = max(scoring, learning), runtime.rollout_batch
+    fits_alone = _sequences(alone, setup) if others <= gpu_gib else 0
+    fits_both = _sequences(both, setup) if others <= gpu_gib else 0
+    most = sequences_per_step(setup.training)
+    decoded_alone = min(most, fits_alone if wanted is None else wanted)
+    decoded_both = min(most, fits_both if wanted is None else wanted)
     evaluated = setup.training.max_prompt_tokens + setup.evaluation.max_response_tokens
     return Memory(
-        student_weights=w_s / sampling.count,
-        teacher_weights=w_q / teacher.count,
+        student_weights=student / sampling.count,
+        teacher_weights=teacher / scorer.count,
         learner_state=learner_gib(setup) / learner.count,
-        workspace=peak_alone - resident - (alone.parts["KV cache"] if alone else kv_s),
-        kv_student=kv_s,
-        kv_teacher=kv_both - kv_s,
+        workspace=peak_alone - resident - (alone.parts["KV cache"] if alone else kv_alone),
+        kv_student=kv_alone,
+        kv_teacher=kv_both - kv_alone,
         sequences_decoded_vanilla=decoded_alone,
         sequences_decoded_blending=decoded_both,
         sequences_decoded_evaluation=wanted or _sequences(evaluating, setup, evaluated),
-        generation_vanilla=w_s / sampling.count + decoded_alone * kv_s,
-        generation_blending=(w_s + w_q) / sampling.count + decoded_both * kv_both,
+        generation_vanilla=student / sampling.count + decoded_alone * kv_alone,
+        generation_blending=(student + teacher) / sampling.count + decoded_both * kv_both,
         scoring=scoring,
         learning=learning,
         learning_tokens=learns.tokens if learns else 0,

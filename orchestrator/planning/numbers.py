@@ -19,9 +19,7 @@ def long_time(hours: Range) -> str:
 
 
 def clock_time(hours: Range) -> str:
-    """`3.8 – 8.7 years`, `5.8 – 49 days` or `3.1 – 7.7 hours`: the largest of them of which there
-    are two.
-    """
+    """`3.8 – 8.7 years`, `5.8 – 49 days` or `3.1 – 7.7 hours`: the largest unit that fits twice."""
     for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
         if hours.high >= 2 * size:
             return f"{span_text(hours / size, two_digits)} {noun}"

@@ -1,7 +1,7 @@
 """The plan of an experiment before anything runs: `trb plan`. Pure arithmetic on the configuration.
 
-What a training step and an evaluation cost stands in `planning.costs`; here units are charged for
-as many of them as they need. Training and evaluation are apart: a unit trains on its GPU, and
+`planning.costs` says how long a training step and an evaluation take; here units are charged for as
+many of them as they need. Training and evaluation are apart: a unit trains on its GPU, and
 evaluators sample its checkpoints on theirs.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from orchestrator.config import Experiment
 from orchestrator.engines.memory import sequences_per_step
@@ -16,17 +17,17 @@ from orchestrator.experiment.units import Unit, expand
 from orchestrator.planning.assumptions import Assumption, assumptions
 from orchestrator.planning.costs import BLENDED, OTHER, PHASES, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.evaluation_cost import checkpoints_evaluated, evaluation_generations
-from orchestrator.planning.measured import Measured
 from orchestrator.planning.memory import Memory, memory
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
+from orchestrator.planning.seconds import Measured
 from orchestrator.planning.steps import steps_left, teacher_online_steps
 from orchestrator.records.columns import EVALUATE
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The needs of one unit, evaluated in full. Memory and GPU-hours are None where it uses no GPU."""
+    """The needs of a unit that is evaluated in full; without a GPU no memory and no GPU-hours."""
 
     placement: str
     gpus: float
@@ -53,8 +54,8 @@ class PlannedUnit:
 class Done:
     """The part of a unit that a runs folder holds already.
 
-    `selected`: the selection of its family is final; `rescored`: fresh samples of the selected checkpoint are there
-    too; `complete`: `trb submit` has nothing to do for the unit.
+    `selected`: the selection of its family is final; `rescored`: fresh samples of the selected
+    checkpoint are there too; `complete`: `trb submit` has nothing to do for the unit.
     """
 
     steps: int = 0
@@ -64,12 +65,12 @@ class Done:
     complete: bool = False
 
 
-@dataclass(
-    frozen=True, eq=False
-)  # two plans are the same where they are one object: sums over it are kept
+# Two plans are equal where they are one object, so that `planning.totals` can keep sums over it.
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """Units in the order of the grid, the numbers their costs rest on, and what is there of them
-    already, by id.
+    """Units in the order of the grid, the numbers that their costs rest on, and what is done.
+
+    Of units in `confirming` one checkpoint alone is evaluated.
     """
 
     experiment: Experiment
@@ -77,9 +78,14 @@ class Plan:
     costs: Mapping[str, SetupCosts]  # by setup
     gpu: Gpu  # a whole one
     assumptions: tuple[Assumption, ...]
-    done: Mapping[str, Done] = field(default_factory=dict)
+    done: Mapping[str, Done] = field(default_factory=dict)  # by id of the unit
     measured: Measured = field(default_factory=Measured)
-    confirming: Set[str] = frozenset()  # ids of units of which one checkpoint alone is evaluated
+    confirming: Set[str] = frozenset()  # ids
+
+    @cached_property
+    def needs(self) -> dict[str, Resources]:
+        """The needs of each unit, by its id."""
+        return {planned.unit.id: planned.resources for planned in self.units}
 
     @property
     def gpu_of_trial(self) -> Gpu:
@@ -98,38 +104,28 @@ def make_plan(
 ) -> Plan:
     """The plan of `experiment`, whose units are `units`: instant, without side effects.
 
-    `measured` is what finished run directories say. `engine` plans as if all setups sampled with
-    that engine. Of `confirming` units only the checkpoint that they confirm is evaluated.
+    With an `engine` all setups are planned as if they sampled with it.
     """
     units = expand(experiment) if units is None else units
     measured = measured or Measured()
     costs, part = {}, gpu.part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
-        chosen = engine or setup.engine.sampler
-        as_if = replace(
-            setup, engine=replace(setup.engine, sampler=chosen)
-        )  # memory is counted with it, too
-        costs[name] = measured.costs(name, as_if, experiment.runtime, chosen, part)
-    # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out
-    # once.
+        if engine is not None:
+            setup = replace(setup, engine=replace(setup.engine, sampler=engine))
+        costs[name] = measured.costs(name, setup, experiment.runtime, part)
+    # Units that differ in seeds or in knobs that cost nothing share their needs.
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []
     for unit in units:
         confirms = unit.id in confirming
-        kind = (
-            unit.setup,
-            unit.kind,
-            confirms,
-            unit.steps,
-            teacher_online_steps(unit),
-            *vars(unit.placement).values(),
-        )
+        online = teacher_online_steps(unit)
+        kind = (unit.setup, unit.kind, confirms, unit.steps, online, unit.placement)
         if kind not in needed:
             needed[kind] = resources(experiment, unit, costs[unit.setup], confirms)
         planned.append(PlannedUnit(unit, needed[kind]))
     placements = (experiment.runtime.placement, *experiment.placements.values())
-    several = any(placement.gpus > 1 for placement in placements)
-    assumed = assumptions(costs, several) if any(placement.gpus for placement in placements) else ()
+    most = max(placement.gpus for placement in placements)
+    assumed = assumptions(costs, several=most > 1) if most else ()
     return Plan(experiment, tuple(planned), costs, gpu, assumed, done or {}, measured, confirming)
 
 
@@ -141,6 +137,10 @@ def resources(
     checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
     generations = unit.steps * sequences_per_step(setup.training)
     evaluations = checkpoints * sum(evaluation_generations(setup).values())
+    held = hours = None
+    if placement.gpus:
+        held = memory(setup, experiment.runtime, costs.gpu.gib, placement)
+        hours = gpu_hours(unit, costs, checkpoints)
     return Resources(
         placement=placement.mode,
         gpus=placement.gpus,
@@ -151,17 +151,13 @@ def resources(
         evaluation_generations=evaluations,
         evaluation_tokens=evaluations * setup.evaluation.max_response_tokens,
         teacher_online_steps=teacher_online_steps(unit),
-        memory=memory(setup, experiment.runtime, costs.gpu.gib, placement)
-        if placement.gpus
-        else None,
-        gpu_hours=gpu_hours(unit, costs, checkpoints) if placement.gpus else None,
+        memory=held,
+        gpu_hours=hours,
     )
 
 
 def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -> dict[str, Range]:
-    """GPU-hours of a unit by phase: training from step `first` on, and all its checkpoints
-    evaluated in full.
-    """
+    """GPU-hours by phase of a unit's training from step `first` on, and of a full evaluation."""
     seconds = training_seconds(unit, costs, first)
     hours = {phase: of_phase * (unit.placement.gpus / 3600) for phase, of_phase in seconds.items()}
     if checkpoints:
@@ -170,9 +166,7 @@ def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -
 
 
 def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str, Range]:
-    """Seconds of a unit's training from step `first` on, by phase; of evaluating its checkpoints
-    nothing yet.
-    """
+    """Seconds of a unit's training from step `first` on, by phase, without any evaluation."""
     costs = costs.on(unit.placement)
     online, alone = steps_left(unit, first)
     steps = {BLENDED: online, SUPERVISED if unit.is_supervised else PLAIN: alone}
@@ -180,7 +174,7 @@ def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str,
     for kind, count in steps.items():
         if count:  # memory is asked for only where a unit decodes like this
             for phase, of_one in costs.step(kind).items():
-                seconds[phase] = Range.total([seconds[phase], of_one * count])
+                seconds[phase] += of_one * count
     if online + alone:
-        seconds[OTHER] = Range.total([seconds[OTHER], costs.start])
+        seconds[OTHER] += costs.start
     return seconds

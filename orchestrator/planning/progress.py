@@ -1,6 +1,4 @@
-"""The part of an experiment that a runs folder holds, as `trb plan` counts it, and why each unit
-would run.
-"""
+"""The part of an experiment that a runs folder holds, and why each unit would run."""
 
 from __future__ import annotations
 
@@ -34,9 +32,8 @@ def done_of(study: Study) -> dict[str, Done]:
     """Count the finished part of each unit, by id; write nothing."""
     if not study.runs.is_dir():
         return {}
-    present = set(
-        os.listdir(study.runs)
-    )  # one look, where asking for each of ten thousand directories takes seconds
+    # One listing, since asking for each of ten thousand directories takes seconds.
+    present = set(os.listdir(study.runs))
     state_of: dict[str, FamilyState] = {}
     for family in study.families():
         members = [unit.id for setting in family for unit in setting]
@@ -45,9 +42,8 @@ def done_of(study: Study) -> dict[str, Done]:
     for unit in study.units:
         if unit.id in study.confirming and unit.id in present:
             wanted = confirming_samples(study, unit)
-            state_of[unit.id] = FamilyState(
-                wanted, settled=study.reader(unit).trained and not wanted
-            )
+            settled = study.reader(unit).trained and not wanted
+            state_of[unit.id] = FamilyState(wanted, settled)
     done = {}
     for unit in study.units:
         if unit.id not in present:
@@ -82,8 +78,8 @@ def _generations(study: Study, unit: Unit) -> int:
 class Reason:
     """Why a unit would run, or not: `why` in a few words.
 
-    Of a unit that has no directory, `nearest` is the one of the same setup and method that differs
-    least, if any, and `differences` are the fields that differ.
+    For a unit without a directory, `nearest` is the directory of the same setup and method that
+    differs least, if any, and `differences` are the fields that differ.
     """
 
     unit: Unit
@@ -96,40 +92,41 @@ def reasons(study: Study) -> list[Reason]:
     """One for each unit, in their order."""
     wanted = wants(study) if study.runs.is_dir() else {}
     others = list(_recorded(study.runs))
-    found = []
+    listed = []
     for unit in study.units:
         run = study.reader(unit)
         if run.started or run.trained:
-            found.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}))))
+            listed.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}))))
         else:
             waits = [needed for needed in unit.depends_on if not study.reader(needed).trained]
             why = f"missing; waits for {waits[0]}" if waits else "missing"
-            found.append(Reason(unit, why, *_nearest(unit, others)))
-    return found
+            listed.append(Reason(unit, why, *_nearest(unit, others)))
+    return listed
 
 
 def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int]) -> str:
     if unit.trains and not run.trained:
+        state = "runs now" if run.running else "training incomplete"
         failed = f", failed: {run.error}" if run.error else ""
-        return f"{'runs now' if run.running else 'training incomplete'}: step {run.next_step} of {unit.steps}{failed}"
+        return f"{state}: step {run.next_step} of {unit.steps}{failed}"
     if not wanted:
         return "done" if run.trained else "evaluation incomplete"
-    by_draw = {False: "samples wanted", True: "fresh samples of the selected checkpoint wanted"}
     parts = []
-    for fresh, words in by_draw.items():
-        asked = {sampling: n for sampling, n in wanted.items() if (sampling.draw == FRESH) == fresh}
-        if asked:
-            benchmarks = ", ".join(
-                dict.fromkeys(f"{sampling.benchmark} n={n}" for sampling, n in asked.items())
-            )
-            steps = sorted({sampling.step for sampling in asked})
-            at = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
-            parts.append(f"{words}: {benchmarks} at {at}")
+    for fresh, words in ((False, "samples"), (True, "fresh samples of the selected checkpoint")):
+        benchmarks: dict[str, None] = {}
+        steps = set()
+        for sampling, n in wanted.items():
+            if (sampling.repetition == FRESH) == fresh:
+                benchmarks[f"{sampling.benchmark} n={n}"] = None
+                steps.add(sampling.step)
+        if steps:
+            at = f"step {min(steps)}" if len(steps) == 1 else f"{len(steps)} checkpoints"
+            parts.append(f"{words} wanted: {', '.join(benchmarks)} at {at}")
     return "; ".join(parts)
 
 
 def _recorded(runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(directory, unit as it was started) of everything in a runs folder that can be read."""
+    """(directory, its unit as the first attempt noted it) of a runs folder."""
     for name in started_units(runs):
         try:
             unit = RunReader(runs, name).config().get("unit")
@@ -142,44 +139,34 @@ def _recorded(runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _nearest(
     unit: Unit, others: Sequence[tuple[str, dict[str, Any]]]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The directory of the same setup, kind and method with the fewest fields that differ, and
-    these fields.
+    """The directory of the same setup, kind and method with the fewest fields that differ.
+
+    The fields come with it.
     """
     differing: dict[str, list[str]] = {}
     for name, other in others:
-        if (other.get("setup"), other.get("kind"), other.get("method")) == (
-            unit.setup,
-            unit.kind,
-            unit.method,
-        ):
+        if all(other.get(key) == getattr(unit, key) for key in ("setup", "kind", "method")):
             differing[name] = differences(other["identity"], unit.identity)
     nearest = min(differing, key=lambda name: len(differing[name]), default=None)
     return (nearest, tuple(differing[nearest])) if nearest else (None, ())
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """`training.optimizer.lr: 0.001 there, 0.0006 here` for every field of two identities that
-    differs.
-    """
+    """`training.optimizer.lr: 0.001 there, 0.0006 here` for each differing field of identities."""
     old, new = dict(_flat(there)), dict(_flat(here))
-    return [
-        f"{name}: {_shown(old, name)} there, {_shown(new, name)} here"
-        for name in {**new, **old}
-        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
-    ]
+    lines = []
+    for name in new | old:
+        before, now = old.get(name, "not named"), new.get(name, "not named")
+        if before != now:
+            lines.append(f"{name}: {before} there, {now} here")
+    return lines
 
 
-_ABSENT = object()
-
-
-def _shown(fields: Mapping[str, Any], name: str) -> str:
-    return f"{fields[name]!r}" if name in fields else "not named"
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The fields of a tree by their dotted names, as Python writes them."""
     for key, value in tree.items():
         name = f"{prefix}.{key}" if prefix else CONFIG_NAMES.get(key, key)
         if isinstance(value, Mapping):
             yield from _flat(value, name)
         else:
-            yield name, value
+            yield name, repr(value)

@@ -1,4 +1,4 @@
-"""Three estimates of one number, low, middle and high: what every number of a plan is."""
+"""Three estimates of one number: every number of a plan is low, middle and high."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ SCENARIOS: tuple[Scenario, ...] = ("low", "mid", "high")
 
 @dataclass(frozen=True)
 class Range:
-    """A number in the scenarios that cost little, a middling amount and much. It is no confidence
-    interval.
+    """A number in the scenarios that cost little, a middling amount and much.
 
-    Costs rise from `low` to `high`. An input of the model may fall: an engine that reaches much of
-    its hardware is the low scenario.
+    It is no confidence interval. Costs rise from `low` to `high`. An input of the model may fall:
+    an engine that reaches much of its hardware is the low scenario.
     """
 
     low: float

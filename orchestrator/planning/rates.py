@@ -1,10 +1,8 @@
-"""Rates of GPUs and of engines on them: the numbers under a plan, one row for each engine that
-samples.
+"""Rates of GPUs, and of engines on them in a row for each engine that samples.
 
-`planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a
+`planning.costs` makes tokens a second and seconds of them. None of them was measured by us on a
 GPU. A `Range` gives the number in the low, the middle and the high estimate, so a share of the
-hardware falls from left to right. Finished run directories replace what they measured
-(`planning.measured`).
+hardware falls from left to right. Measurements of finished runs replace them (`planning.seconds`).
 """
 
 from __future__ import annotations
@@ -83,9 +81,8 @@ def gpu_of(text: str) -> Gpu:
         0 < number < math.inf for number in (gib, terabytes, teraflops)
     ):
         return Gpu(name, gib, terabytes * 1e12, teraflops * 1e12)
-    near = [
-        known for known in GPUS if known.startswith(text.upper())
-    ]  # for H100 rather H100-80GB than H200
+    # For H100 rather H100-80GB than H200.
+    near = [known for known in GPUS if known.startswith(text.upper())]
     expected = f"one of {', '.join(GPUS)}, or name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
     raise refuse("--gpu", text, expected + did_you_mean(text, near or GPUS))
 

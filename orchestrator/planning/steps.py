@@ -11,7 +11,7 @@ from orchestrator.experiment.units import Unit
 
 
 def teacher_online_steps(unit: Unit) -> int:
-    """Steps whose behavior policy needs the teacher's distribution at every token; they come first."""
+    """Steps whose behavior policy asks the teacher at every token; they come first."""
     if not unit.is_trial:
         return 0
     return _online(unit.method, tuple(unit.knobs.items()), unit.steps)

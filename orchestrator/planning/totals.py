@@ -1,28 +1,25 @@
-"""Sums over a plan: of all of it, and of what its runs folder still lacks; everything as the
-experiment chooses it.
+"""Sums over a plan, and over the part of it that its runs folder still lacks.
 
-A unit's evaluation is that of the chosen budget. Of a race that is an expected share of the full
-one; what a family was sampled already is taken off. The selected checkpoint's fresh samples are the
-phase `rescore`.
+A unit's evaluation is that of the chosen budget. A race takes an expected share of the full
+evaluation, minus the samples that already exist. The fresh samples of the selected checkpoint are
+the phase `rescore`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from typing import NamedTuple
 
 from orchestrator.engines import catalog
 from orchestrator.engines.budget import TooSmall
-from orchestrator.engines.memory import Gpus, sequences_per_step
-from orchestrator.experiment.units import Family, Unit, families
+from orchestrator.engines.memory import GIB, Gpus, decoder
+from orchestrator.experiment.units import Family, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES
 from orchestrator.planning.evaluation_cost import (
-    Disk,
-    EvaluationCost,
-    budgets,
-    disk_gib,
+    checkpoints_evaluated,
     evaluation_generations,
     expected_share,
     family_size,
@@ -30,12 +27,20 @@ from orchestrator.planning.evaluation_cost import (
 from orchestrator.planning.plan import Done, Plan, PlannedUnit, gpu_hours, make_plan
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import RATES
+from orchestrator.planning.seconds import on_the_clock
+from orchestrator.records.clock import RESCORE
 from orchestrator.records.columns import EVALUATE
 
-RESCORE = "rescore"
 ALL_PHASES = (*PHASES, RESCORE)
 Hours = Mapping[str, Range]  # by phase
-NOT_BEGUN = Done()
+NOT_BEGUN, WHOLE = Done(), Range.exactly(1.0)
+
+
+class Disk(NamedTuple):
+    """GiB of checkpoints: kept in the end, and the most before."""
+
+    kept: float
+    most: float
 
 
 # --- GPU-hours ---
@@ -43,91 +48,69 @@ NOT_BEGUN = Done()
 
 @lru_cache(maxsize=16)
 def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
-    """GPU-hours of each unit that uses a GPU, by its id and phase; `left`: of what is not there
-    yet.
+    """GPU-hours by phase of each unit that uses a GPU, by its id; `left`: of its missing part.
 
     The fresh samples of a family's selected checkpoint stand at its first setting, for each seed.
     """
     done = plan.done if left else {}
-    shares, hours = evaluation_shares(plan), {}
-    rescored = {unit.id for unit in rescored_units(plan, done)}
+    shares: dict[str, Range] = {}  # of its full evaluation that a unit is expected to take
+    rescored: set[str] = set()
+    for family in families_of(plan):
+        setup = plan.experiment.setups[family[0][0].setup]
+        # The selected setting is still open. All cost the same, so the first stands for it.
+        if setup.evaluation.rescore and not done.get(family[0][0].id, NOT_BEGUN).rescored:
+            rescored |= {unit.id for unit in family[0]}
+        if setup.evaluation.budget == "adaptive":
+            share = expected_share(family_size(family, setup), setup)
+            for setting in family:
+                shares |= dict.fromkeys((unit.id for unit in setting), share)
     # Thousands of units share a few kinds, places in a race and states, so the same hours are
     # worked out once.
     known: dict[tuple[object, ...], Hours] = {}
+    hours: dict[str, Hours] = {}
     for planned in plan.units:
         unit, needed = planned.unit, planned.resources
         if needed.gpu_hours is None:
             continue
-        there = done.get(unit.id, NOT_BEGUN)
-        case = (id(needed), shares[unit.id], there, unit.id in rescored)
+        present, share = done.get(unit.id, NOT_BEGUN), shares.get(unit.id, WHOLE)
+        case = (id(needed), share, present, unit.id in rescored)
         if case not in known:
-            trained = (
-                gpu_hours(unit, plan.costs[unit.setup], 0, there.steps)
-                if there.steps
-                else needed.gpu_hours
-            )
-            evaluated = needed.gpu_hours[EVALUATE]
-            known[case] = {
-                **trained,
-                EVALUATE: evaluated
-                * share_left(shares[unit.id], there, needed.evaluation_generations),
-                RESCORE: evaluated / needed.checkpoints if unit.id in rescored else NOTHING,
-            }
+            evaluated, phases = needed.gpu_hours[EVALUATE], dict(needed.gpu_hours)
+            if present.steps:
+                phases = gpu_hours(unit, plan.costs[unit.setup], 0, present.steps)
+            left_of = _share_left(share, present, needed.evaluation_generations)
+            phases[EVALUATE] = evaluated * left_of
+            phases[RESCORE] = evaluated / needed.checkpoints if unit.id in rescored else NOTHING
+            known[case] = phases
         hours[unit.id] = known[case]
     return hours
+
+
+def _share_left(share: Range, done: Done, generations: int) -> Range:
+    """Subtract existing samples from an expected `share`; 0 once the selection is final."""
+    if done.selected or not generations:
+        return NOTHING
+    sampled = done.generations / generations
+    return Range.of(lambda scenario: max(0.0, share.at(scenario) - sampled))
 
 
 @lru_cache(maxsize=16)
 def families_of(plan: Plan) -> list[Family]:
     """The settings of each setup and method, and of the untrained student."""
-    return families(
-        planned.unit for planned in plan.units if planned.unit.id not in plan.confirming
-    )
-
-
-@lru_cache(maxsize=16)
-def evaluation_shares(plan: Plan) -> dict[str, Range]:
-    """Unit id → share of its full evaluation that the chosen budget is expected to take."""
-    shares = {planned.unit.id: Range.exactly(1.0) for planned in plan.units}
-    for family in families_of(plan):
-        setup = plan.experiment.setups[family[0][0].setup]
-        if setup.evaluation.budget == "adaptive":
-            share = expected_share(family_size(family, setup), setup)
-            for setting in family:
-                shares |= {unit.id: share for unit in setting}
-    return shares
-
-
-def share_left(share: Range, done: Done, generations: int) -> Range:
-    """Subtract existing samples from an expected `share` of `generations`; 0 once the family's
-    selection is final.
-    """
-    if done.selected or not generations:
-        return NOTHING
-    there = done.generations / generations
-    return Range.of(lambda scenario: max(0.0, share.at(scenario) - there))
-
-
-def rescored_units(plan: Plan, done: Mapping[str, Done]) -> list[Unit]:
-    """The seeds of one setting of each family that gets fresh samples and does not have them."""
-    rescored = []
-    for family in families_of(plan):
-        # The selected setting is still open. All cost the same, so the first stands for it.
-        first_setting = family[0]
-        rescores = plan.experiment.setups[first_setting[0].setup].evaluation.rescore
-        if rescores and not done.get(first_setting[0].id, NOT_BEGUN).rescored:
-            rescored += first_setting
-    return rescored
+    units = [planned.unit for planned in plan.units]
+    return families(unit for unit in units if unit.id not in plan.confirming)
 
 
 def total_gpu_hours(plan: Plan, setup: str | None = None, left: bool = False) -> Hours | None:
-    """GPU-hours of all units, or of one setup's, by phase with their `total`; None if none of them
-    uses a GPU.
+    """GPU-hours of all units, or of one setup's, by phase with their `total`.
+
+    None where none of them uses a GPU.
     """
-    of_setup = {planned.unit.id for planned in plan.units if setup in (None, planned.unit.setup)}
-    return with_total(
-        [hours for unit_id, hours in unit_hours(plan, left).items() if unit_id in of_setup]
-    )
+    hours, parts = unit_hours(plan, left), []
+    for planned in plan.units:
+        if setup in (None, planned.unit.setup) and planned.unit.id in hours:
+            parts.append(hours[planned.unit.id])
+    return with_total(parts)
 
 
 def with_total(parts: list[Hours]) -> Hours | None:
@@ -143,6 +126,7 @@ def with_total(parts: list[Hours]) -> Hours | None:
     return phases | {"total": Range.total(phases.values())}
 
 
+@lru_cache(maxsize=4)
 def on_engines(plan: Plan) -> dict[str, Plan]:
     """The plan as if all setups sampled with one engine, for each engine with rates.
 
@@ -176,44 +160,39 @@ def longest_unit_hours(plan: Plan, left: bool = False) -> Range | None:
 
 @lru_cache(maxsize=16)
 def longest_chain_hours(plan: Plan, left: bool = False) -> Range | None:
-    """Hours on the clock of the longest chain of units that wait for each other, however many GPUs
-    there are.
+    """Hours on the clock of the longest chain of units that wait for each other.
+
+    No number of GPUs is faster. None if no unit uses a GPU.
     """
     alone = _clock_hours(plan, left)
     chains: dict[str, Range] = {}
-    # What a unit depends on stands before it in the plan, so its chain is known when the unit
-    # comes.
+    # Units stand behind those that they depend on, so these have their chains already.
     for planned in plan.units:
         unit = planned.unit
         if unit.id in alone:
             before = _longest(chains[needed] for needed in unit.depends_on if needed in chains)
-            chains[unit.id] = (
-                alone[unit.id] if before is None else Range.total([alone[unit.id], before])
-            )
+            chains[unit.id] = alone[unit.id] + (before or NOTHING)
     return _longest(chains.values())
 
 
 def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
-    """Hours on the clock with so many GPUs, kept busy: never less than the longest chain. None
-    without GPU units.
-    """
+    """Hours on the clock with so many GPUs, kept busy; None if no unit uses a GPU."""
     hours, chain = total_gpu_hours(plan, left=left), longest_chain_hours(plan, left)
     if hours is None or chain is None:
         return None
-    return Range.of(lambda scenario: max(hours["total"].at(scenario) / gpus, chain.at(scenario)))
+    total = hours["total"]
+    return Range.of(lambda s: on_the_clock(total.at(s), [chain.at(s)], gpus))
 
 
 @lru_cache(maxsize=16)
 def _clock_hours(plan: Plan, left: bool) -> dict[str, Range]:
-    """Hours that each unit trains; evaluators sample its checkpoints beside it, on as many GPUs as
-    there are.
-    """
+    """Hours that each unit trains; evaluators sample its checkpoints beside it on other GPUs."""
     clock, known = {}, {}
-    gpus = {planned.unit.id: planned.resources.gpus for planned in plan.units}
     for unit_id, hours in unit_hours(plan, left).items():
-        case = id(hours), gpus[unit_id]
+        gpus = plan.needs[unit_id].gpus
+        case = id(hours), gpus
         if case not in known:
-            known[case] = Range.total(hours[phase] for phase in TRAINING_PHASES) / gpus[unit_id]
+            known[case] = Range.total(hours[phase] for phase in TRAINING_PHASES) / gpus
         clock[unit_id] = known[case]
     return clock
 
@@ -227,57 +206,66 @@ def _longest(hours: Iterable[Range]) -> Range | None:
 
 def units_left(plan: Plan) -> list[PlannedUnit]:
     """Units that `trb submit` would still have something to do for."""
-    return [
-        planned for planned in plan.units if not plan.done.get(planned.unit.id, NOT_BEGUN).complete
-    ]
+    done = plan.done
+    return [each for each in plan.units if not done.get(each.unit.id, NOT_BEGUN).complete]
 
 
 @lru_cache(maxsize=16)
-def evaluation_budgets(plan: Plan) -> dict[str, EvaluationCost]:
-    """Cost of all of the evaluation under each budget and of rescoring; see
-    `planning.evaluation_cost`.
+def evaluation_budgets(plan: Plan) -> dict[str, dict[str, Range | None]]:
+    """Generations and GPU-hours of everything evaluated in `full`, in races, and of `rescore`.
+
+    Races (`adaptive`) take what is expected of them. Rescoring takes one checkpoint of each family,
+    for each seed. GPU-hours are None where no GPU is used.
     """
-    full, known = {}, {}
-    for planned in plan.units:
-        needed = planned.resources
-        if id(needed) not in known:
-            hours = needed.gpu_hours[EVALUATE] if needed.gpu_hours else None
-            known[id(needed)] = EvaluationCost(
-                Range.exactly(float(needed.evaluation_generations)), hours
-            )
-        full[planned.unit.id] = known[id(needed)]
-    return budgets(plan.experiment, families_of(plan), full)
+    generations: dict[str, list[Range]] = {"full": [], "adaptive": [], "rescore": []}
+    hours: dict[str, list[Range]] = {"full": [], "adaptive": [], "rescore": []}
+    for family in families_of(plan):
+        setup = plan.experiment.setups[family[0][0].setup]
+        one = plan.needs[family[0][0].id]  # all units of a family are evaluated alike
+        full = Range.exactly(float(one.evaluation_generations * sum(map(len, family))))
+        counts = {
+            "full": full,
+            "adaptive": full * expected_share(family_size(family, setup), setup),
+            "rescore": Range.exactly(one.evaluation_generations * len(family[0]) / one.checkpoints),
+        }
+        for name, count in counts.items():
+            generations[name].append(count)
+            if one.gpu_hours is not None:
+                of_one = one.gpu_hours[EVALUATE] / one.evaluation_generations
+                hours[name].append(of_one * count)
+    budgets = {}
+    for name, counts in generations.items():
+        total = Range.total(hours[name]) if hours[name] else None
+        budgets[name] = {"generations": Range.total(counts), "gpu_hours": total}
+    return budgets
 
 
 def checkpoints_gib(plan: Plan) -> Disk:
-    """GiB of checkpoints kept in the end, and the most before."""
-    return disk_gib(plan.experiment, [planned.unit for planned in plan.units])
+    """GiB of the trials' checkpoints, without learner states.
 
-
-def training_tokens(plan: Plan) -> Range:
-    """Tokens of all training responses that are expected."""
-    steps: dict[str, int] = defaultdict(int)
+    Trials are trained before their checkpoints are evaluated, so all checkpoints may be there
+    before `keep: best` lets go of any.
+    """
+    keeps_best, kept, most = plan.experiment.runtime.keep == "best", 0.0, 0.0
     for planned in plan.units:
-        steps[planned.unit.setup] += planned.unit.steps
-    expected = []
-    for name, of_setup in steps.items():
-        costs, responses = (
-            plan.costs[name],
-            of_setup * sequences_per_step(plan.experiment.setups[name].training),
-        )
-        expected.append(Range.of(lambda s, c=costs: c.training_lengths(s).tokens) * responses)
-    return Range.total(expected)
+        if planned.unit.is_trial:
+            setup = plan.experiment.setups[planned.unit.setup]
+            made = checkpoints_evaluated(planned.unit, setup)
+            of_one = decoder(setup.student, setup).weight_bytes / GIB
+            kept += of_one * (1 if keeps_best else made)
+            most += of_one * made
+    return Disk(kept, most)
 
 
-def evaluation_tokens(plan: Plan) -> Range:
-    """Tokens of the responses of a full evaluation that are expected."""
-    checkpoints: dict[str, int] = defaultdict(int)
-    for planned in plan.units:
-        checkpoints[planned.unit.setup] += planned.resources.checkpoints
-    expected = []
-    for name, of_setup in checkpoints.items():
-        costs = plan.costs[name]
+@lru_cache(maxsize=16)
+def expected_tokens(plan: Plan) -> dict[str, Range]:
+    """Tokens of all `training` responses, and of the responses of a full `evaluation`."""
+    training, evaluation = [], []
+    for name, costs in plan.costs.items():
+        own = [planned.resources for planned in plan.units if planned.unit.setup == name]
+        responses = sum(needed.training_generations for needed in own)
+        training.append(costs.training_tokens * responses)
+        checkpoints = sum(needed.checkpoints for needed in own)
         for benchmark, generations in evaluation_generations(costs.setup).items():
-            of_one = Range.of(lambda s, c=costs, b=benchmark: c.evaluation_lengths(b, s).tokens)
-            expected.append(of_one * (generations * of_setup))
-    return Range.total(expected)
+            evaluation.append(costs.evaluation_tokens(benchmark) * (generations * checkpoints))
+    return {"training": Range.total(training), "evaluation": Range.total(evaluation)}

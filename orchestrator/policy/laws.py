@@ -8,14 +8,22 @@ Shapes: B rows (prefixes), V vocabulary rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import singledispatch
 
 import torch
 from torch import Tensor
 
-from orchestrator.policy import trust_region
-from orchestrator.policy.spec import Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy import speculation, trust_region
+from orchestrator.policy.spec import (
+    Fusion,
+    Mixture,
+    Student,
+    TeacherInjection,
+    Tempered,
+    TrustRegion,
+)
 from orchestrator.policy.vocabulary import NEG_INF
 
 
@@ -73,3 +81,26 @@ def teacher_injection_law(behavior: TeacherInjection, log_p: Tensor, log_q: Tens
     replaced = torch.where(allowed, 0.0, log_p.exp()).sum(-1)
     log_resampled = replaced.log()[:, None] + (log_q / behavior.tau).log_softmax(-1)
     return Law(torch.logaddexp(kept, log_resampled), {"replaced": replaced})
+
+
+@law.register
+def mixture_law(behavior: Mixture, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """μ = (1 − w)·p + w·q."""
+    assert log_q is not None
+    weighted = log_q + math.log(behavior.weight)
+    log_mu = torch.logaddexp(log_p + math.log1p(-behavior.weight), weighted)
+    return Law(log_mu, {"behavior_kl": speculation.kl_divergence(log_mu, log_p)})
+
+
+@law.register
+def fusion_law(behavior: Fusion, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """μ ∝ p^(1−α)·q^α; ids that either model excludes have no mass between the two ends."""
+    assert log_q is not None
+    match behavior.alpha:
+        case 0.0:
+            log_mu = log_p
+        case 1.0:
+            log_mu = log_q
+        case alpha:
+            log_mu = ((1 - alpha) * log_p + alpha * log_q).log_softmax(-1)
+    return Law(log_mu, {"behavior_kl": speculation.kl_divergence(log_mu, log_p)})

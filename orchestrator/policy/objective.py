@@ -1,9 +1,17 @@
-"""The reverse-KL family on the student's top-k support, and Veto's target (Li et al. 2604.13016;
-2601.07155).
+"""The losses of a step: divergences of student and teacher on the support, and policy gradients.
 
-The student's support S holds the k ids that are compared. A loss on S shapes p on S, and moves the
-mass M = Σ_S p. With Q = Σ_S q and p̄, q̄ renormalised on S, every member's gradient is
-∇KL(p̄‖q̄) + c·∇log M; members differ in their effect on M:
+The student's support S holds the k ids that are compared. With M = Σ_S p and Q = Σ_S q, an
+objective's name says which outcomes its divergences compare:
+
+| name | outcomes |
+|---|---|
+| renormalized | the ids of S under p̄ = p/M and q̄ = q/Q |
+| tail | the ids of S, and "not in S" with 1 − M and 1 − Q |
+| truncated | the ids of S, without a remainder: no divergence, and lower for a smaller M |
+| full | all ids; S is the vocabulary |
+| surrogate | as `renormalized`, by the released code's estimator; of the reverse KL alone |
+
+The gradient of a reverse KL is ∇KL(p̄‖q̄) + c·∇log M (Li et al. 2604.13016):
 
 | name | c |
 |---|---|
@@ -12,43 +20,101 @@ mass M = Σ_S p. With Q = Σ_S q and p̄, q̄ renormalised on S, every member's 
 | tail | KL(p̄‖q̄) + log(M/Q) − log((1−M)/(1−Q)), all times M, and M·∇KL |
 | truncated | KL(p̄‖q̄) + log(M/Q) + 1, all times M, and M·∇KL |
 
-Shapes: N response tokens, k support ids, V vocabulary rows. All values in nats.
+Shapes: N response tokens, k support ids, K outcomes. All values in nats.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from orchestrator.policy.spec import (
+    Bridge,
+    Divergence,
+    FixedAdvantage,
+    ForwardKL,
+    JensenShannon,
+    Loss,
+    Proximal,
+    ReverseKL,
+    SampledToken,
+    Target,
+)
 from orchestrator.policy.vocabulary import NEG_INF
 
+REVERSE_KL = ReverseKL()
 
-def token_loss(name: str, log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Loss of each token: log p and (detached) log q on the support, (N, k) → (N,).
 
-    For `full`, the support is the whole vocabulary. Raises ValueError on an unknown name.
+def token_loss(
+    name: str, log_p: Tensor, log_q: Tensor, divergence: Divergence = REVERSE_KL
+) -> Tensor:
+    """Divergence at each token: log p and (detached) log q on the support, (N, k) → (N,).
+
+    `renormalized` allows a constant for each token in log p. Raises ValueError on an unknown name,
+    and for `surrogate` with another divergence than the reverse KL.
     """
     log_q = log_q.detach()
-    match name:
-        case "renormalized":
-            return _kl(_normalised(log_p), _normalised(log_q))
-        case "surrogate":
-            return _surrogate(log_p, log_q)
-        case "tail":
-            return _kl(log_p, log_q) + _tail(log_p, log_q)
-        case "truncated" | "full":
+    if name == "surrogate":
+        if not isinstance(divergence, ReverseKL):
+            raise ValueError(f"objective: 'surrogate' estimates no {type(divergence).__name__}")
+        return _surrogate(log_p, log_q)
+    log_p, log_q = _outcomes(name, log_p, log_q)
+    match divergence:
+        case ReverseKL():
             return _kl(log_p, log_q)
-    raise ValueError(f"objective: {name!r} is unknown")
+        case ForwardKL():
+            return _kl(log_q, log_p)
+        case JensenShannon(beta):
+            mean = _mixed(log_q, log_p, beta)
+            return beta * _kl(log_q, mean) + (1 - beta) * _kl(log_p, mean)
+
+
+def sampled_loss(loss: Loss, log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Policy gradient at the sampled tokens: log p with its gradient and log q there, (N,) → (N,).
+
+    The value is −A, and the gradient −A·∇log p, since p/sg(p) is 1 with the gradient of log p.
+    """
+    match loss:
+        case SampledToken(clip):
+            advantage = log_q - log_p
+            if clip is not None:
+                advantage = advantage.clamp(-clip, clip)
+        case FixedAdvantage(value):
+            advantage = torch.full_like(log_p, value)
+        case _:
+            raise ValueError(f"{type(loss).__name__} is no loss of sampled tokens")
+    return -advantage.detach() * (log_p - log_p.detach()).exp()
+
+
+def target_of(target: Target, name: str, log_p: Tensor, log_q: Tensor) -> Tensor:
+    """log q̃ on the support, without gradient: (N, k) → (N, k)."""
+    match target:
+        case Bridge(beta) if beta:
+            return veto_target(log_p, log_q, beta)
+        case Proximal(alpha) if alpha < 1:
+            return proximal_target(name, log_p, log_q, alpha)
+    return log_q.detach()
 
 
 def veto_target(log_p: Tensor, log_q: Tensor, beta: float) -> Tensor:
-    """log q̃ ∝ log q + β·sg(log p), normalised on the support: (N, k) → (N, k). Fixed point p ∝
-    q^{1/(1−β)}.
+    """log q̃ ∝ log q + β·sg(log p), normalised on the support: (N, k) → (N, k).
 
-    Entries without student mass keep none.
+    The fixed point is p ∝ q^{1/(1−β)}. Entries without student mass keep none.
     """
     bridge = torch.where(log_p == NEG_INF, NEG_INF, log_q + beta * log_p).detach()
     return _normalised(bridge)
+
+
+def proximal_target(name: str, log_p: Tensor, log_q: Tensor, alpha: float) -> Tensor:
+    """log(α·q + (1 − α)·sg(p)) on the support: (N, k) → (N, k).
+
+    Under `renormalized` it mixes p̄ and q̄, since log p is then known up to a constant alone.
+    """
+    if name == "renormalized":
+        log_p, log_q = _normalised(log_p), _normalised(log_q)
+    return _mixed(log_q, log_p, alpha).detach()
 
 
 def support_mass(log_prob: Tensor) -> Tensor:
@@ -56,8 +122,39 @@ def support_mass(log_prob: Tensor) -> Tensor:
     return log_prob.exp().sum(-1)
 
 
+def _outcomes(name: str, log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """log p and log q of the outcomes that the objective compares, (N, k) → (N, K)."""
+    match name:
+        case "renormalized":
+            return _normalised(log_p), _normalised(log_q)
+        case "tail":
+            return _with_rest(log_p), _with_rest(log_q)
+        case "truncated" | "full":
+            return log_p, log_q
+    raise ValueError(f"objective: {name!r} is unknown")
+
+
 def _normalised(log_prob: Tensor) -> Tensor:
     return log_prob - log_prob.logsumexp(-1, keepdim=True)
+
+
+def _with_rest(log_prob: Tensor) -> Tensor:
+    """The ids of S with "not in S" behind them, (N, k) → (N, k+1).
+
+    A remainder below the dtype's precision counts as that precision, and gets no gradient: its
+    logarithm would be infinite or noise.
+    """
+    rest = 1 - support_mass(log_prob)[:, None]
+    tiny = torch.finfo(log_prob.dtype).eps
+    return torch.cat([log_prob, torch.where(rest > tiny, rest, tiny).log()], dim=-1)
+
+
+def _mixed(log_a: Tensor, log_b: Tensor, share: float) -> Tensor:
+    """log(share·a + (1 − share)·b); entries without mass in either get no gradient, not a NaN."""
+    inside = (log_a > NEG_INF) | (log_b > NEG_INF)
+    safe_a, safe_b = (torch.where(inside, each, 0.0) for each in (log_a, log_b))
+    mixed = torch.logaddexp(safe_a + math.log(share), safe_b + math.log1p(-share))
+    return torch.where(inside, mixed, NEG_INF)
 
 
 def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
@@ -67,28 +164,18 @@ def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
     would multiply the gradient's NaN by zero, which leaves NaN.
     """
     inside = log_a > NEG_INF
-    safe_a = torch.where(inside, log_a, 0.0)
-    return torch.where(inside, safe_a.exp() * (safe_a - log_b), 0.0).sum(-1)
+    safe_a, safe_b = (torch.where(inside, each, 0.0) for each in (log_a, log_b))
+    return torch.where(inside, safe_a.exp() * (safe_a - safe_b), 0.0).sum(-1)
 
 
 def _surrogate(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """−Σ_S sg(A)·p/sg(p) with A = −p̄(log p − log q): the released code's estimator; sg stops the
-    gradient.
+    """−Σ_S sg(A)·p/sg(p) with A = −p̄(log p − log q): the released code's estimator.
 
-    p/sg(p) is 1 with the gradient of log p. The value is therefore Σ_S p̄·(log p − log q). The
-    gradient Σ_S p̄·(log p − log q)·∇log p is a policy gradient over all ids of the support.
+    sg stops the gradient; p/sg(p) is 1 with the gradient of log p. The value is therefore
+    Σ_S p̄·(log p − log q). The gradient Σ_S p̄·(log p − log q)·∇log p is a policy gradient over all
+    ids of the support.
     """
     inside = log_p > NEG_INF
     safe = torch.where(inside, log_p, 0.0)
     weight = torch.where(inside, _normalised(log_p).exp() * (safe - log_q), 0.0).detach()
     return (weight * (safe - safe.detach()).exp()).sum(-1)
-
-
-def _tail(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """The outcome "not in S": (1−M) log((1−M)/(1−Q)), 0 where S holds all of the student's mass."""
-    rest_p = 1 - support_mass(log_p)
-    rest_q = 1 - support_mass(log_q)
-    tiny = torch.finfo(log_p.dtype).eps
-    has_tail = rest_p > tiny
-    safe_p = torch.where(has_tail, rest_p, 1.0)
-    return torch.where(has_tail, safe_p * (safe_p.log() - rest_q.clamp_min(tiny).log()), 0.0)

@@ -1,6 +1,6 @@
 """Keyed uniforms: a token depends on its own key alone.
 
-(purpose, seed, step, prompt, sample, draw, position, role) determines each uniform. Batching, the
+(purpose, seed, step, prompt, sample, repetition, position, role) determines each uniform. Batching, the
 number of workers, draft lengths and restarts have no influence.
 """
 
@@ -25,18 +25,22 @@ class Purpose(enum.IntEnum):
 
 
 class Role(enum.IntEnum):
-    """The decision that a uniform makes at one position."""
+    """The decision that a uniform makes at one position, or for a sequence."""
 
     DRAFT = 0
     ACCEPT = 1
     RESIDUAL = 2
+    SEQUENCE = 3  # which model a whole response comes from; one uniform for each sequence
+
+
+JUDGED = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL)  # the decisions at each position of a draft
 
 
 @dataclass(frozen=True)
 class SequenceKey:
     """The key of one sequence: `prompt` is its prompt's index, `sample` its number for that prompt.
 
-    `draw` distinguishes independent repetitions, such as a second evaluation on fresh samples.
+    `repetition` distinguishes independent repetitions, such as a second evaluation on fresh samples.
     """
 
     purpose: int
@@ -44,7 +48,7 @@ class SequenceKey:
     step: int
     prompt: int
     sample: int
-    draw: int = 0
+    repetition: int = 0
 
 
 def uniforms(keys: Sequence[SequenceKey], role: Role, length: int) -> Tensor:
@@ -61,7 +65,15 @@ def uniforms(keys: Sequence[SequenceKey], role: Role, length: int) -> Tensor:
     }  # nothing left over of an earlier draw
     generator = np.random.Generator(philox)
     for row, key in zip(rows, keys, strict=True):
-        entropy = (key.purpose, key.seed, key.step, key.prompt, key.sample, key.draw, int(role))
+        entropy = (
+            key.purpose,
+            key.seed,
+            key.step,
+            key.prompt,
+            key.sample,
+            key.repetition,
+            int(role),
+        )
         # The stream of `Philox(SeedSequence(entropy))` in half the time: an array of words needs no
         # conversion, and one bit generator takes over the state of a new one.
         words = np.array(entropy, dtype=np.uint32) if max(entropy) < 2**32 else entropy

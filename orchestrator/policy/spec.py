@@ -79,8 +79,199 @@ class TeacherInjection:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """μ = (1 − w)·p + w·q at every token, 0 < w < 1 (MiniLLM's teacher-mixed sampling, 2306.08543)."""
+
+    weight: float
+    needs_teacher = True
+    measures = ("behavior_kl",)
+
+    @property
+    def acceptance_guess(self) -> float:
+        return 1 - self.weight  # μ ≥ (1 − w)·p at every token
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """μ ∝ p^(1−α)·q^α with the same α in [0, 1] at every prefix: logits averaged with weight α.
+
+    α = 0 is the student and α = 1 the teacher, both with the teacher's scores.
+    """
+
+    alpha: float
+    needs_teacher = True
+    measures = ("behavior_kl",)
+
+    @property
+    def acceptance_guess(self) -> float:
+        return 1 - self.alpha / 2  # not bounded: it depends on how far the two are apart
+
+
+@dataclass(frozen=True)
+class TeacherSequences:
+    """Each response comes whole from the teacher with probability `share`, else from the student.
+
+    GKD's mixture of data (2306.13649, Algorithm 1), with the teacher's own responses as data.
+    `policy.randomness` decides for each sequence by its key.
+    """
+
+    share: float
+    needs_teacher = True
+    measures = ("behavior_kl",)
+
+    @property
+    def acceptance_guess(self) -> float:
+        return 1 - self.share / 2
+
+    def of(self, uniform: float) -> Fusion:
+        """The behavior of the sequence that drew `uniform` in [0, 1)."""
+        return Fusion(1.0 if uniform < self.share else 0.0)
+
+
+# --- objectives: a target, losses against it, and the tokens where each loss counts ---
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The target is the teacher, q̃ = q."""
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """Veto's target q̃ ∝ q·p^β with the student held fixed, 0 ≤ β < 1 (2601.07155)."""
+
+    beta: float
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """The mixture q̃ = α·q + (1 − α)·p with the student held fixed, 0 < α ≤ 1."""
+
+    alpha: float
+
+
+@dataclass(frozen=True)
+class ReverseKL:
+    """KL(p‖q̃), in the form that the objective's name gives."""
+
+
+@dataclass(frozen=True)
+class ForwardKL:
+    """KL(q̃‖p)."""
+
+
+@dataclass(frozen=True)
+class JensenShannon:
+    """β·KL(q̃‖m) + (1 − β)·KL(p‖m) with m = β·q̃ + (1 − β)·p, 0 < β < 1 (GKD, 2306.13649, eq. 1).
+
+    Divided by β it tends to KL(q̃‖p) for β → 0; divided by 1 − β, to KL(p‖q̃) for β → 1.
+    """
+
+    beta: float
+
+
+@dataclass(frozen=True)
+class SampledToken:
+    """Policy gradient of the sampled token y with the advantage A = log q(y) − log p(y), held fixed.
+
+    Its value log p(y) − log q(y) is the k1 estimate of KL(p‖q). With `clip`, A is cut to ± `clip`.
+    """
+
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class FixedAdvantage:
+    """Policy gradient of the sampled token with the same advantage everywhere; asks no teacher."""
+
+    advantage: float
+
+
+Target = Unchanged | Bridge | Proximal
+Divergence = ReverseKL | ForwardKL | JensenShannon
+Loss = Divergence | SampledToken | FixedAdvantage
+
+
+class TokenWeight(Protocol):
+    """A weight for each response token, from numbers that sampling and scoring recorded.
+
+    `policy.token_weights.weigh` computes it. It has no gradient.
+    """
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """1 at every token."""
+
+
+@dataclass(frozen=True)
+class TeacherUncertain:
+    """1 where the teacher's entropy H(q) is above `nats`, else 0; `inverted` exchanges the two."""
+
+    nats: float
+    inverted: bool = False
+
+
+@dataclass(frozen=True)
+class TeacherKeeps:
+    """min(1, q(y)/p(y)) at the sampled token y, or 1 minus that if `inverted`.
+
+    This is the probability that speculative decoding from the teacher keeps the token, and the mean
+    of the random mask by which TrOPD tells trusted tokens from outliers (2606.01249, section 3).
+    """
+
+    inverted: bool = False
+
+
+@dataclass(frozen=True)
+class TeacherPrefers:
+    """1 where log q(y) > log p(y) at the sampled token y, else 0; `inverted` exchanges the two."""
+
+    inverted: bool = False
+
+
+@dataclass(frozen=True)
+class Unlikely:
+    """1 where the student gave the sampled token a probability below `probability`, else 0."""
+
+    probability: float
+
+
+@dataclass(frozen=True)
+class FallingWithDiscrepancy:
+    """1 + (`most` − 1)·(1 − F) with F the share of the response's discrepancy before the token.
+
+    F = Σ_{k<t} |log q − log p| ÷ Σ_k |log q − log p| over the sampled tokens (IW-OPD, 2606.22600).
+    """
+
+    most: float
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of an objective: a loss, the tokens at which it counts, and a factor."""
+
+    loss: Loss = ReverseKL()
+    where: TokenWeight = Everywhere()
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
 class Objective:
-    """The loss of a step: a member of the reverse-KL family, or `nll` on the tokens (SFT)."""
+    """The loss of a step: the sum of `terms` against a `target`, or `nll` on the tokens (SFT).
+
+    `name` says which outcomes the divergences compare (`policy.objective`): the support's ids
+    renormalised, with the rest as one more outcome, truncated, or the whole vocabulary. The mean
+    goes over all response tokens, also over those that a term leaves out.
+    """
 
     name: str
-    veto_beta: float = 0.0
+    target: Target = Unchanged()
+    terms: tuple[Term, ...] = (Term(),)
+
+    @property
+    def on_support(self) -> bool:
+        """Whether the logits of the support's ids are all that the loss needs."""
+        return self.name == "renormalized" and all(
+            isinstance(term.loss, Divergence) for term in self.terms
+        )

@@ -67,31 +67,22 @@ def write_atomically(
 
 def write_once(path: Path, content: str) -> bool:
     """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable
-    when it is seen.
+    once it has its name.
 
     A kill can leave a hidden scratch file beside it, which no reader opens.
     """
     scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
         _fill(scratch, content.encode(), durable=True)
-        first = _link(scratch, path)
+        try:
+            os.link(scratch, path)
+        except OSError:  # the name is taken, or the file system has no hard links
+            if path.exists():
+                return False
+            os.replace(scratch, path)  # another writer may do the same, with equal contents
     finally:
         scratch.unlink(missing_ok=True)
-    if first:
-        sync(path.parent)
-    return first
-
-
-def _link(scratch: Path, path: Path) -> bool:
-    """Give a whole file its name; False if the name is taken."""
-    try:
-        os.link(scratch, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links: the second writer replaces equal contents
-        if path.exists():
-            return False
-        os.replace(scratch, path)
+    sync(path.parent)
     return True
 
 

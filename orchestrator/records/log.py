@@ -53,15 +53,12 @@ class RunLog:
         1.
         """
         before = read_phase(self._folder)
-        again = before is not None and before.sweep == sweep
-        number, out_of_memory = (
-            (before.attempt + 1, before.out_of_memory) if before and again else (1, 0)
-        )
-        self._phase = Phase(
-            attempt=number, attempts=attempts, sweep=sweep, out_of_memory=out_of_memory
-        )
+        self._phase = Phase(attempt=1, attempts=attempts, sweep=sweep)
+        if before is not None and before.sweep == sweep:
+            attempt, out_of_memory = before.attempt + 1, before.out_of_memory
+            self._phase = replace(self._phase, attempt=attempt, out_of_memory=out_of_memory)
         _write(self._folder, self._phase)
-        return number
+        return self._phase.attempt
 
     def line(self, text: str) -> None:
         """Add `text` to the log, after the clock time."""
@@ -120,6 +117,6 @@ def read_phase(folder: Path) -> Phase | None:
 
 
 def _write(folder: Path, phase: Phase) -> None:
-    """Replace the note, so that who reads meanwhile sees the old one or the new one."""
+    """Replace the note; a reader sees the old one or the new one."""
     with contextlib.suppress(OSError):
         write_atomically(folder / PHASE, json.dumps(asdict(phase)), durable=False)

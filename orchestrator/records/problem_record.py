@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 COUNTS = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
+LATER_FIELDS = ("right_answers", "tokens_right")  # that records of older versions lack
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class ProblemRecord:
 
     `lengths` counts responses by length in tokens, in bins that grow by 2^(1/8): {lower edge:
     responses}. It is empty where lengths were not kept, as in records of older versions.
+    `right_answers` are those of `answers` that the grader took for right, with their counts, and
+    `tokens_right` are the tokens of the right responses; None where they were not kept.
     """
 
     problem: str
@@ -29,11 +32,17 @@ class ProblemRecord:
     tokens: int
     answers: dict[str, int]
     lengths: dict[int, int] = field(default_factory=dict)
+    right_answers: dict[str, int] | None = None
+    tokens_right: int | None = None
 
     def to_row(self) -> dict[str, Any]:
-        return asdict(self) | {
-            "lengths": {str(edge): count for edge, count in sorted(self.lengths.items())}
-        }
+        row = asdict(self)
+        row["lengths"] = {str(edge): count for edge, count in sorted(self.lengths.items())}
+        # A record of an older version is written again without the fields that it lacks.
+        for name in LATER_FIELDS:
+            if row[name] is None:
+                del row[name]
+        return row
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> ProblemRecord:
@@ -42,19 +51,30 @@ class ProblemRecord:
 
 
 def merge(parts: Sequence[ProblemRecord]) -> ProblemRecord:
-    """Counts of disjoint sets of samples of one problem."""
+    """Counts of disjoint sets of samples of one problem.
+
+    A field that one part lacks is missing from the whole: half of it would mislead.
+    """
     if len(parts) == 1:
         return parts[0]
     assert len({part.problem for part in parts}) == 1
     answers: Counter[str] = Counter()
+    right_answers: Counter[str] = Counter()
     counts: Counter[str] = Counter()
+    tokens_right = 0
     for part in parts:
         answers.update(part.answers)
+        right_answers.update(part.right_answers or {})
         counts.update({name: getattr(part, name) for name in COUNTS})
+        tokens_right += part.tokens_right or 0
+    lacks_right = any(part.right_answers is None for part in parts)
+    lacks_tokens = any(part.tokens_right is None for part in parts)
     return ProblemRecord(
         problem=parts[0].problem,
         answers=dict(sorted(answers.items())),
         lengths=_merge_lengths(parts),
+        right_answers=None if lacks_right else dict(sorted(right_answers.items())),
+        tokens_right=None if lacks_tokens else tokens_right,
         **counts,
     )
 
@@ -65,7 +85,7 @@ def length_histogram(lengths: Iterable[int]) -> dict[int, int]:
 
 
 def _merge_lengths(parts: Sequence[ProblemRecord]) -> dict[int, int]:
-    """The histogram of all parts; empty if one part lacks its own, for half of it would mislead."""
+    """The histogram of all parts; empty if one part lacks its own."""
     total: Counter[int] = Counter()
     for part in parts:
         if sum(part.lengths.values()) != part.n:

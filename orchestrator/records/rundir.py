@@ -1,5 +1,4 @@
-"""The run directory of a unit as it is read: `runs/<unit id>/`, the only truth. `records.writer`
-writes it.
+"""Reads the run directory of a unit, `runs/<unit id>/`, the only truth. `records.writer` writes it.
 
 | file | holds | written |
 |---|---|---|
@@ -22,11 +21,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.liveness.lease import Holder, holder_of
 from orchestrator.records.files import (
     Damaged,
     damaged,
@@ -39,7 +40,6 @@ from orchestrator.records.files import (
     read_text,
     verify_files,
 )
-from orchestrator.records.lease import Holder, holder_of
 from orchestrator.records.log import Phase, read_log, read_phase
 from orchestrator.records.problem_record import ProblemRecord, merge
 from orchestrator.records.slice_files import SliceCounts, read_counts, read_records, stamp_of_slice
@@ -53,11 +53,13 @@ LEARNER_STATE, LEARNER_FOLDER, CANARY = "learner.safetensors", "learner", "canar
 T = TypeVar("T")
 
 
-def is_learner_state(file: str) -> bool:
-    """Whether a file of a checkpoint holds the learner's state, which is one file or a folder of
-    them.
-    """
-    return file == LEARNER_STATE or file.startswith(f"{LEARNER_FOLDER}/")
+def without_learner(files: Mapping[str, str]) -> dict[str, str]:
+    """Files of a checkpoint (name → sha256), but for the learner's state: a file, or a folder's."""
+    return {
+        name: sha256
+        for name, sha256 in files.items()
+        if name != LEARNER_STATE and not name.startswith(f"{LEARNER_FOLDER}/")
+    }
 
 
 def started_units(runs: Path) -> list[str]:
@@ -93,9 +95,7 @@ class RunReader:
 
     @property
     def trained(self) -> bool:
-        """Whether training is complete (evaluations may still be missing): DONE names the step that
-        was committed.
-        """
+        """Whether training is complete: DONE names the committed step. Evaluations may be missing."""
         done = self.once("done", lambda: read_text(self.path / DONE, self.remedy))
         return done is not None and done.strip() == str(self.next_step)
 
@@ -131,9 +131,7 @@ class RunReader:
         return self._described(CONFIG)
 
     def provenance(self) -> dict[str, Any]:
-        """Commit, dirty diff, versions and host of the first attempt, and the models that the unit
-        is trained from.
-        """
+        """Commit, dirty diff, versions and host of the first attempt, and the unit's models."""
         return self._described(PROVENANCE)
 
     @property
@@ -181,9 +179,7 @@ class RunReader:
         return None if data is None else parse_json(data, path, self.remedy)
 
     def attempts(self) -> list[dict[str, Any]]:
-        """A row for each attempt at the unit: when it `started`, with what code, versions and
-        machine.
-        """
+        """A row for each attempt: when it `started`, with its code, versions and machine."""
         return self._clock(ATTEMPTS, {"started": str})
 
     def timing(self) -> list[dict[str, Any]]:
@@ -194,9 +190,7 @@ class RunReader:
         return self._clock(TIMING, {"phase": str, "step": int})
 
     def check_documents(self) -> None:
-        """Raise Damaged unless the clocks and documents that describe the unit are what was
-        written.
-        """
+        """Raise Damaged unless clocks and documents of the unit are as they were written."""
         documents = {
             TIMING: self.timing,
             ATTEMPTS: self.attempts,
@@ -226,23 +220,21 @@ class RunReader:
         return self.path / "checkpoints" / f"step_{step:06d}"
 
     def committed_checkpoints(self) -> list[int]:
-        """Steps of the checkpoints that were committed and not dropped; one that is not there was
-        lost.
-        """
+        """Steps of the checkpoints that were committed and not dropped; a missing one was lost."""
         return sorted(map(int, self._state().get("checkpoints", {})))
 
     def checkpoint_files(self, step: int) -> dict[str, str]:
         """sha256 of the files of a committed checkpoint by name, without the learner's state."""
-        files = self._state().get("checkpoints", {}).get(str(step), {})
-        return {name: sha256 for name, sha256 in files.items() if not is_learner_state(name)}
+        return without_learner(self._state().get("checkpoints", {}).get(str(step), {}))
 
     def canary(self, step: int) -> dict[str, Any] | None:
         """The canary of a checkpoint's weights (`workers.canary`); None if they came without."""
         return read_object(self.checkpoint_path(step) / CANARY, self.remedy)
 
     def verify_checkpoint(self, step: int, learner: bool = False) -> None:
-        """Raise Damaged unless a committed checkpoint is what was written, with the `learner`'s
-        state or without.
+        """Raise Damaged unless a committed checkpoint is as it was written.
+
+        With `learner` that includes the learner's state.
         """
         with_learner = self._state().get("checkpoints", {}).get(str(step))
         if with_learner is None:
@@ -257,25 +249,28 @@ class RunReader:
         names = list_folder(self.evaluation_path(evaluation_id, step), self.remedy)
         return disjoint(part for name in names if (part := parse(name)) is not None)
 
-    def evaluation(self, evaluation_id: str, step: int) -> list[ProblemRecord] | None:
-        """Records of a checkpoint, a row per problem, over the samples that all problems have; None
-        if there are none.
+    def counted_slices(self, evaluation_id: str, step: int) -> list[Slice]:
+        """The slices of an evaluation that count: of samples that all problems have.
 
-        Samples that only some problems have are left out: what they say depends on which slices
-        came first.
+        Samples that only some problems have are left out, because their number depends on which
+        slices came first.
         """
         slices = self.slices(evaluation_id, step)
+        counted = []
         complete = complete_samples(slices)
-        if not complete:
-            return None
-        by_problem: list[list[ProblemRecord]] = [[] for _ in range(slices[0].problems)]
         for part in slices:
-            if part.sample_end <= complete[-1]:
-                for index, record in enumerate(
-                    self.slice_records(evaluation_id, step, part), part.problem
-                ):
-                    by_problem[index].append(record)
-        return [merge(records) for records in by_problem]
+            if complete and part.sample_end <= complete[-1]:
+                counted.append(part)
+        return counted
+
+    def evaluation(self, evaluation_id: str, step: int) -> list[ProblemRecord] | None:
+        """Records of a checkpoint, a row per problem, over the slices that count; None without."""
+        by_problem: dict[int, list[ProblemRecord]] = defaultdict(list)
+        for part in self.counted_slices(evaluation_id, step):
+            records = self.slice_records(evaluation_id, step, part)
+            for index, record in enumerate(records, part.problem):
+                by_problem[index].append(record)
+        return [merge(by_problem[index]) for index in sorted(by_problem)] or None
 
     def slice_records(self, evaluation_id: str, step: int, part: Slice) -> list[ProblemRecord]:
         """Records of one slice that is there, a row per problem."""
@@ -287,10 +282,10 @@ class RunReader:
 
     def evaluation_tokens(self, evaluation_id: str, step: int) -> int:
         """Tokens of all responses of a checkpoint that `evaluation` counts."""
-        slices = self.slices(evaluation_id, step)
-        complete = complete_samples(slices)
-        counted = [part for part in slices if complete and part.sample_end <= complete[-1]]
-        return sum(self.slice_counts(evaluation_id, step, part).tokens for part in counted)
+        tokens = 0
+        for part in self.counted_slices(evaluation_id, step):
+            tokens += self.slice_counts(evaluation_id, step, part).tokens
+        return tokens
 
     def slice_stamp(self, evaluation_id: str, step: int, part: Slice) -> tuple[int, ...]:
         """Numbers that change when a slice is written again."""
@@ -298,11 +293,15 @@ class RunReader:
 
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
         """Steps of which every problem of this evaluation has samples."""
-        steps = self._steps(self.path / "evals" / evaluation_id)
-        key = "evaluated", evaluation_id
-        return self.once(
-            key, lambda: [s for s in steps if complete_samples(self.slices(evaluation_id, s))]
-        )
+
+        def evaluated() -> list[int]:
+            steps = []
+            for step in self._steps(self.path / "evals" / evaluation_id):
+                if complete_samples(self.slices(evaluation_id, step)):
+                    steps.append(step)
+            return steps
+
+        return self.once(("evaluated", evaluation_id), evaluated)
 
     def evaluation_error(self, evaluation_id: str, step: int) -> str | None:
         """Why samples of a checkpoint could not be taken; None where nothing went wrong."""
@@ -319,11 +318,10 @@ class RunReader:
         return compute()
 
     def derived(self, file: str, name: str, compute: Callable[[], T]) -> T:
-        """A JSON value, of that `name`, which `compute` makes of one file of the unit and of
-        nothing else.
+        """The JSON value that `compute` makes of one file of the unit alone.
 
-        A snapshot remembers it while the file is the same. A value that means something else gets
-        another name.
+        A snapshot remembers it under its `name` while the file is the same. A value that means
+        something else gets another name.
         """
         return compute()
 
@@ -335,13 +333,15 @@ class RunReader:
 
     def _steps(self, folder: Path) -> list[int]:
         """Steps of the entries of a folder that are named as `step_000020` is."""
-        return self.once(("steps", folder), lambda: self._list_steps(folder))
 
-    def _list_steps(self, folder: Path) -> list[int]:
-        matches = [
-            re.fullmatch(r"step_([0-9]{6,})", name) for name in list_folder(folder, self.remedy)
-        ]
-        return sorted(int(match[1]) for match in matches if match)
+        def listed() -> list[int]:
+            steps = []
+            for name in list_folder(folder, self.remedy):
+                if match := re.fullmatch(r"step_([0-9]{6,})", name):
+                    steps.append(int(match[1]))
+            return sorted(steps)
+
+        return self.once(("steps", folder), listed)
 
     def _described(self, name: str) -> dict[str, Any]:
         value = read_object(self.path / name, self.remedy)
@@ -350,9 +350,7 @@ class RunReader:
         return value
 
     def _rows(self, log: str, committed: bool = False) -> Iterator[dict[str, Any]]:
-        """Rows of a log, of which what was committed is verified; the others are left out once
-        training is complete.
-        """
+        """Rows of a log, the committed ones verified; a trained unit has no others."""
         path = self.path / log
         committed = committed or self.trained
         # The state is read once and before the log. A writer may append and commit between the two,
@@ -365,8 +363,9 @@ class RunReader:
         return parse_rows(data[:size] if committed else data, path, self.remedy)
 
     def _verify_log(self, state: dict[str, Any], log: str, size: int, sha256: str) -> None:
-        """Raise Damaged unless a log of `size` bytes, whose committed ones have this sha256, is
-        what `state` says.
+        """Raise Damaged unless `state` vouches for a log.
+
+        The log has `size` bytes, and its committed ones have this sha256.
         """
         committed = committed_bytes(state, log)
         if size < committed:
@@ -376,9 +375,7 @@ class RunReader:
             raise damaged(self.path / log, "is not what was committed", self.remedy)
 
     def _clock(self, name: str, columns: dict[str, type]) -> list[dict[str, Any]]:
-        """Rows of a wall-clock log. Raises Damaged where one lacks a column or has it of another
-        type.
-        """
+        """Rows of a wall-clock log. Raises Damaged if one lacks a column, or its type is another."""
         path, remedy = self.path / name, "remove it; only clock times are lost"
         rows = list(parse_rows(read_bytes(path, remedy) or b"", path, remedy))
         for number, row in enumerate(rows, 1):
@@ -394,9 +391,7 @@ def committed_bytes(state: dict[str, Any], log: str) -> int:
 
 
 def noted_models(runs: Path) -> list[tuple[str, dict[str, dict[str, str | None]]]]:
-    """(unit id, models it was trained from) of every unit that has committed; damaged ones are left
-    out.
-    """
+    """(unit id, models it was trained from) of every sound unit that has committed."""
     noted = []
     for state in sorted(runs.glob(f"*/{STATE}")):
         run = RunReader(runs, state.parent.name)

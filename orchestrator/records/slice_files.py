@@ -69,9 +69,7 @@ def read_records(folder: Path, part: Slice) -> list[ProblemRecord]:
     name and its folder say.
     """
     path = folder / part.name
-    records = [
-        ProblemRecord.from_row(row) for row in parse_rows(_lines(folder, part), path, REMEDY)
-    ]
+    records = list(map(ProblemRecord.from_row, parse_rows(_lines(folder, part), path, REMEDY)))
     _check_extent(path, part, [record.n for record in records])
     return records
 
@@ -84,10 +82,12 @@ def read_counts(folder: Path, part: Slice) -> SliceCounts:
     lines = _lines(folder, part)
     matches = _COUNTS.findall(lines)
     if len(matches) != lines.count(b"\n") or not matches:
-        records = read_records(folder, part)
-        correct = np.array([record.correct for record in records], dtype=np.int64)
-        problems = tuple(record.problem for record in records)
-        return SliceCounts(problems, correct, sum(record.tokens for record in records))
+        names, counts, total = [], [], 0
+        for record in read_records(folder, part):
+            names.append(record.problem)
+            counts.append(record.correct)
+            total += record.tokens
+        return SliceCounts(tuple(names), np.array(counts, dtype=np.int64), total)
     problems, n, correct, tokens = zip(*matches, strict=True)
     _check_extent(path, part, list(map(int, n)))
     counts = np.fromiter(map(int, correct), dtype=np.int64, count=len(correct))

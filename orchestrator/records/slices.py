@@ -1,11 +1,10 @@
-"""Slices of an evaluation: which problems and which samples of one checkpoint stand together in one
-file.
+"""Slices of an evaluation: the problems and samples of one checkpoint that share a file.
 
 An evaluation of a checkpoint is a rectangle, its problems by the samples that each of them gets. It
-is worked off in parts that need nothing of each other, `evals/<evaluation
+is worked off in independent parts, `evals/<evaluation
 id>/step_000020/problems_0-250_of_500.samples_0-4.jsonl` and so on. A part whose file is there is
 done, and what an evaluation has is the union of its files. Which parts are wanted stands in
-`selection.pending_slices`; `records.claims` keeps two evaluators from taking the same.
+`selection.pending_slices`; `liveness.claims` keeps two evaluators from taking the same.
 """
 
 from __future__ import annotations
@@ -83,20 +82,30 @@ def disjoint(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def complete_samples(slices: Sequence[Slice]) -> list[int]:
-    """The numbers m, ascending, for which disjoint slices hold samples [0, m) of every problem, and
-    no others of less.
+    """The numbers m, ascending, up to which disjoint slices hold all samples, [0, m), of every problem.
 
-    Races were decided at these; the last is what the evaluation has.
+    No slice crosses such an m. Races were decided at these; an evaluation counts up to the last.
     """
     complete: list[int] = []
-    edges = sorted({0, *(edge for each in slices for edge in (each.sample, each.sample_end))})
-    for start, end in itertools.pairwise(edges):
-        covering = [each for each in slices if each.sample <= start and end <= each.sample_end]
-        if not covering or sum(each.width for each in covering) < covering[0].problems:
+    for start, end in itertools.pairwise(sorted(_edges(slices) | {0})):
+        covered, problems, crossed = 0, 0, False
+        for each in slices:
+            if each.sample <= start and end <= each.sample_end:
+                covered, problems = covered + each.width, each.problems
+            crossed = crossed or each.sample < end < each.sample_end
+        if not problems or covered < problems:
             break
-        if not any(each.sample < end < each.sample_end for each in slices):
+        if not crossed:
             complete.append(end)
     return complete
+
+
+def _edges(slices: Iterable[Slice]) -> set[int]:
+    """The numbers of samples at which slices begin or end."""
+    edges = set()
+    for each in slices:
+        edges |= {each.sample, each.sample_end}
+    return edges
 
 
 def missing(
@@ -108,19 +117,18 @@ def missing(
     responses or fewer, one problem's at least. They are cut at the same places whatever is there
     already, so that any order of work makes the same files.
     """
-    inner = {*cuts, *(edge for each in there for edge in (each.sample, each.sample_end))}
-    edges = [0, *sorted(edge for edge in inner if 0 < edge < samples), samples]
+    inner = set(cuts) | _edges(there)
+    edges = [0, *filter(lambda edge: 0 < edge < samples, sorted(inner)), samples]
     lacking: list[Slice] = []
     for start, end in itertools.pairwise(edges):
         parts = -(-problems // max(1, most // (end - start)))
         width = -(-problems // parts)
-        covered = sorted(
-            (each.problem, each.problem_end)
-            for each in there
-            if each.sample <= start and end <= each.sample_end
-        )
+        covered = []
+        for each in there:
+            if each.sample <= start and end <= each.sample_end:
+                covered.append((each.problem, each.problem_end))
         position = 0
-        for problem, problem_end in [*covered, (problems, problems)]:
+        for problem, problem_end in [*sorted(covered), (problems, problems)]:
             while position < problem:
                 until = min(problem, position - position % width + width)
                 lacking.append(Slice(start, end, position, until, problems))

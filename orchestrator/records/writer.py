@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.liveness.lease import Lease
 from orchestrator.records.files import (
     file_sha256,
     give_usual_mode,
@@ -31,7 +32,6 @@ from orchestrator.records.files import (
     write_once,
     write_sealed,
 )
-from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import (
@@ -50,7 +50,7 @@ from orchestrator.records.rundir import (
     TRACEBACK,
     RunReader,
     committed_bytes,
-    is_learner_state,
+    without_learner,
 )
 from orchestrator.records.slice_files import identity
 from orchestrator.records.slices import Slice
@@ -59,10 +59,10 @@ LOGS = (METRICS, ROLLOUTS)
 
 
 class RecordWriter(RunReader):
-    """Drops checkpoints; holds the unit's lease until `close`. Raises LeaseHeld.
+    """Drops checkpoints of a unit that no process trains; holds its lease until `close`.
 
-    Nothing else of the directory changes, neither the logs nor the story of a failure: this is for
-    commands on units that no process trains.
+    Nothing else of the directory changes, neither the logs nor the story of a failure. Raises
+    LeaseHeld.
     """
 
     def __init__(self, runs: Path, unit_id: str):
@@ -76,32 +76,30 @@ class RecordWriter(RunReader):
         which the next opening for training or the next call removes. The other way round, a
         checkpoint that it names would be missing, which is damage.
         """
-        if not set(self.committed_checkpoints()) <= keep:
-            self._let_go_of_checkpoints(keep)
+        state = self._state()
+        named = state.get("checkpoints", {})
+        kept = {step: files for step, files in named.items() if int(step) in keep}
+        if kept != named:
+            write_sealed(self.path / STATE, state | {"checkpoints": kept})
         for step, folder in self.checkpoints().items():
             if step not in keep:
                 shutil.rmtree(folder)
-
-    def _let_go_of_checkpoints(self, keep: set[int]) -> None:
-        """Leave in `state.json` the checkpoints of `keep` alone; what else it says stays as it is."""
-        state = self._state()
-        named = {step: files for step, files in state["checkpoints"].items() if int(step) in keep}
-        write_sealed(self.path / STATE, state | {"checkpoints": named})
 
     def close(self) -> None:
         """Let go of the lease."""
         self._lease.release()
 
 
-class RunWriter(RecordWriter):
+class RunWriter(RunReader):
     """The one writer of a unit's directory with its `logs`; holds the unit's lease until `close`.
 
-    Opening it takes back what was not committed. Raises LeaseHeld, and Damaged where what was
-    committed is not there.
+    Opening it takes back what was not committed. Raises LeaseHeld, and Damaged where something that
+    was committed is not there.
     """
 
     def __init__(self, runs: Path, unit_id: str, logs: Sequence[str] = LOGS):
         super().__init__(runs, unit_id)
+        self._lease = Lease(self._lock)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             for note in (ERROR, TRACEBACK):
@@ -124,7 +122,7 @@ class RunWriter(RecordWriter):
         """Let go of the files and the lease."""
         for file in self._logs.values():
             file.close()
-        super().close()
+        self._lease.release()
 
     # --- what the unit is made with ---
 
@@ -153,7 +151,7 @@ class RunWriter(RecordWriter):
             write_atomically(self.path / PROVENANCE, pretty(now))
             write_atomically(self.path / CONFIG, pretty(config))
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        self._append_clock(ATTEMPTS, {"started": started} | now)
+        _append(self.path / ATTEMPTS, {"started": started} | now)
 
     def describe_data(self, counts: dict[str, Any]) -> None:
         """Write `data.json` once: what the training data hold, what was left out, where the golds
@@ -197,16 +195,12 @@ class RunWriter(RecordWriter):
         scratch.mkdir(parents=True)
         save(scratch)
         give_usual_mode(scratch)
-        for path in scratch.rglob("*"):
+        files = {}
+        for path in sorted(scratch.rglob("*")):
             sync(path)
-        files = {
-            path.relative_to(scratch).as_posix(): path
-            for path in scratch.rglob("*")
-            if path.is_file()
-        }
-        self._checkpoints[str(step)] = {
-            name: file_sha256(path) for name, path in sorted(files.items())
-        }
+            if path.is_file():
+                files[path.relative_to(scratch).as_posix()] = file_sha256(path)
+        self._checkpoints[str(step)] = files
         shutil.rmtree(target, ignore_errors=True)
         os.replace(scratch, target)
         sync(target.parent)
@@ -227,21 +221,13 @@ class RunWriter(RecordWriter):
             file.flush()
             os.fsync(file.fileno())
             self._committed[name].extend(self.path / name, file.tell())
-        for step, files in self._checkpoints.items():
+        for step in self._checkpoints:
             if int(step) != next_step:
-                self._checkpoints[step] = {
-                    name: sha for name, sha in files.items() if not is_learner_state(name)
-                }
+                self._checkpoints[step] = without_learner(self._checkpoints[step])
         self._write_state(next_step)
         for step, folder in self.checkpoints().items():
             if step != next_step:
                 _remove_learner_state(folder)
-
-    def _let_go_of_checkpoints(self, keep: set[int]) -> None:
-        self._checkpoints = {
-            step: files for step, files in self._checkpoints.items() if int(step) in keep
-        }
-        self._write_state(self.next_step)
 
     def finish(self) -> None:
         """Training is complete: the learner's state is no longer needed.
@@ -268,10 +254,6 @@ class RunWriter(RecordWriter):
             "models": self._models,
         }
         write_sealed(self.path / STATE, state)
-
-    def _append_clock(self, name: str, row: dict[str, Any]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(_line(row))
 
     # --- taking back what was not committed ---
 
@@ -313,36 +295,29 @@ class _CommittedPart:
 
 
 def write_slice(
-    run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]
+    run: RunReader,
+    evaluation_id: str,
+    step: int,
+    part: Slice,
+    records: Sequence[ProblemRecord],
+    replace: bool = False,
 ) -> bool:
-    """Write the records of a slice, one for each of its problems; False where the slice is there
-    already.
+    """Write the records of a slice, one for each of its problems; False if the slice is there.
 
-    The file is whole or not there, and the first to write it wins. It needs no lease: existing
-    slices never change, and any evaluator takes the same samples of a slice, or samples of the same
+    With `replace` it is written in any case, for records with other grades. The file is whole or
+    not there, and the first to write it wins. It needs no lease: existing slices never change but
+    in their grades, and any evaluator takes the same samples of a slice, or samples of the same
     law.
     """
-    path, content = _slice_file(run, evaluation_id, step, part, records)
-    return write_once(path, content)
-
-
-def replace_slice(
-    run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]
-) -> None:
-    """Write the records of a slice with other grades, whether it is there or not."""
-    path, content = _slice_file(run, evaluation_id, step, part, records)
-    write_atomically(path, content, shared=True)
-
-
-def _slice_file(
-    run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]
-) -> tuple[Path, str]:
-    """Where a slice goes, in a folder that is there, and what is written."""
     assert [record.n for record in records] == [part.samples] * part.width
     folder = run.evaluation_path(evaluation_id, step)
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(_line(record.to_row()) for record in records)
-    return folder / part.name, sealed_lines(lines, identity(folder, part))
+    content = sealed_lines(lines, identity(folder, part))
+    if not replace:
+        return write_once(folder / part.name, content)
+    write_atomically(folder / part.name, content, shared=True)
+    return True
 
 
 def note_evaluation_error(
@@ -366,15 +341,13 @@ def forget_evaluation_errors(run: RunReader) -> None:
 
 def append_timing(run: RunReader, row: dict[str, Any]) -> None:
     """Append a row to the wall-clock log of a unit, with the time; needs no lease."""
-    run.path.mkdir(
-        parents=True, exist_ok=True
-    )  # an evaluator may be the first to work at an untrained student
-    with (run.path / TIMING).open("a", encoding="utf-8") as file:
-        file.write(_line(row | {"at": round(time.time(), 1)}))
+    # An evaluator may be the first to work at an untrained student.
+    run.path.mkdir(parents=True, exist_ok=True)
+    _append(run.path / TIMING, row | {"at": round(time.time(), 1)})
 
 
 def _remove_learner_state(checkpoint: Path) -> None:
-    """A kill may leave a part of it, which nothing reads."""
+    """A kill may leave a part of it, which no reader opens."""
     (checkpoint / LEARNER_STATE).unlink(missing_ok=True)
     if (checkpoint / LEARNER_FOLDER).exists():
         shutil.rmtree(checkpoint / LEARNER_FOLDER)
@@ -390,6 +363,11 @@ def _drop_torn_line(path: Path) -> None:
             data = file.read()
             if not data.endswith(b"\n"):
                 file.truncate(data.rfind(b"\n") + 1)
+
+
+def _append(path: Path, row: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(_line(row))
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -24,8 +24,8 @@ from orchestrator.config import Experiment
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Family, Setting, Unit, with_seed
-from orchestrator.selection import scores, seeds
-from orchestrator.selection.samples_wanted import confirming_samples, family_state
+from orchestrator.selection import scores, significance
+from orchestrator.selection.samples_wanted import confirming_samples, family_state, wants
 from orchestrator.selection.study import Study
 
 FIRST_SEED = (
@@ -48,7 +48,7 @@ def confirming_seeds(experiment: Experiment, count: int) -> list[int]:
 
 def level(experiment: Experiment) -> float:
     """The level at which differences are tested: 5 %, or that of one look out of several."""
-    return 1 - seeds.CONFIDENCE if experiment.confirm.until is None else NOMINAL_LEVEL
+    return 1 - significance.CONFIDENCE if experiment.confirm.until is None else NOMINAL_LEVEL
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,16 @@ def open_methods(of_runs: Mapping[str, list[Fraction]], until: float) -> list[st
 
     `of_runs` are the scores of each method's confirming runs in percent, vanilla's among them.
     """
-    spread = seeds.pool(of_runs.values())
+    spread = significance.pool(of_runs.values())
     others = [method for method in of_runs if method != REFERENCE]
     if spread is None or not others:
         return []
     means = {method: sum(found, Fraction(0)) / len(found) for method, found in of_runs.items()}
     gaps = [means[method] - means[REFERENCE] for method in others]
     runs = [len(of_runs[method]) for method in others]
-    reaches = seeds.adjusted(gaps, spread, runs, len(of_runs[REFERENCE]), NOMINAL_LEVEL).reaches
+    reaches = significance.adjusted(
+        gaps, spread, runs, len(of_runs[REFERENCE]), NOMINAL_LEVEL
+    ).reaches
     undecided = []
     for method, gap, reach in zip(others, gaps, reaches, strict=True):
         if abs(gap) <= reach and abs(gap) + reach > until:
@@ -207,6 +209,15 @@ def unconfirmed_units(study: Study) -> list[Unit]:
                     for unit in with_seed(family[0][0], seed, study.experiment, study.runs)
                 }
     return [unit for unit in units.values() if unit.id not in there]
+
+
+def missing_units(study: Study) -> list[Unit]:
+    """Units that still need work, confirming ones included: training, or samples that are wanted
+    now.
+    """
+    study = with_confirmation(study.snapshot())
+    wanted = wants(study)
+    return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
 
 
 def _key(family: Family) -> tuple[str, str | None]:

@@ -15,7 +15,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.records.files import Damaged
 from orchestrator.selection.confirmation import confirming_seeds, with_confirmation
 from orchestrator.selection.results_folder import settled_name
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
 from orchestrator.start_up import default_runs
 
 
@@ -64,9 +64,8 @@ def load_study(
         loaded,
         name=settled_name(loaded, words, folder),
         data_dir=str(Path(data_folder(loaded.data_dir)).resolve()),
-        arguments=typed,
     )
-    study = Study(loaded, expand(loaded, folder), folder)
+    study = Study(loaded, expand(loaded, folder), folder, invocation=Invocation(typed))
     try:
         return with_confirmation(study)
     except Damaged:  # the commands look for damage themselves, and name all of it

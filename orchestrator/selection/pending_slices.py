@@ -5,7 +5,7 @@ Like `samples_wanted`, it is a projection of the run directories.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,25 +22,33 @@ from orchestrator.selection.study import Study
 class PendingSlice:
     """One part of the samples that a checkpoint lacks; its family waits for no other work if it
     `decides`.
+
+    The weights are those of the setup's student before any training if it is `untrained`, else
+    those of a checkpoint of the run directory `unit_id`. `score_ids` are the evaluations whose mean
+    is the checkpoint's score, if this is one of them.
     """
 
-    unit: Unit
+    unit_id: str
+    setup: str
+    seed: int
+    untrained: bool
     sampling: Sampling
     evaluation_id: str
     part: Slice
     decides: bool
+    score_ids: Sequence[str] = ()
 
     @property
     def checkpoint(self) -> tuple[str, int]:
         """(unit id, step) of the weights that sample it."""
-        return self.unit.id, self.sampling.step
+        return self.unit_id, self.sampling.step
 
 
 class Slicelike(Protocol):
     """The facts of a slice on which the choice between slices rests."""
 
     @property
-    def unit(self) -> Unit: ...
+    def setup(self) -> str: ...
 
     @property
     def checkpoint(self) -> tuple[str, int]: ...
@@ -56,7 +64,7 @@ def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bo
     The evaluator goes on with its checkpoint, else with a slice that decides a family, else in its
     setup; among equals it takes the first.
     """
-    return wanted.checkpoint != loaded, not wanted.decides, wanted.unit.setup != setup
+    return wanted.checkpoint != loaded, not wanted.decides, wanted.setup != setup
 
 
 def pending_slices(study: Study) -> Iterator[PendingSlice]:
@@ -82,17 +90,25 @@ def _slices_of(
     study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool
 ) -> Iterator[PendingSlice]:
     """Yield the slices that one evaluation of a checkpoint lacks of its first `samples` samples."""
-    evaluation = study.setup_of(unit).evaluation
-    run, evaluation_id = (
-        study.reader(unit),
-        study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark],
-    )
+    evaluation, run = study.setup_of(unit).evaluation, study.reader(unit)
+    ids = study.evaluation_ids(unit.setup, sampling.repetition)
+    evaluation_id = ids[sampling.benchmark]
     if run.evaluation_error(evaluation_id, sampling.step) is not None:
         return
     problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
     # Races compare counts at the rungs, so slices of the samples that select end there.
-    rungs = evaluation_protocol.rungs(evaluation) if sampling.draw == 0 else []
+    rungs = evaluation_protocol.rungs(evaluation) if sampling.repetition == 0 else []
     cuts = [rung[sampling.benchmark] for rung in rungs]
     most = study.experiment.runtime.slice_responses
     for part in missing(run.slices(evaluation_id, sampling.step), problems, samples, cuts, most):
-        yield PendingSlice(unit, sampling, evaluation_id, part, decides)
+        yield PendingSlice(
+            unit_id=unit.id,
+            setup=unit.setup,
+            seed=unit.seed,
+            untrained=unit.is_untrained,
+            sampling=sampling,
+            evaluation_id=evaluation_id,
+            part=part,
+            decides=decides,
+            score_ids=() if sampling.repetition else tuple(ids.values()),
+        )

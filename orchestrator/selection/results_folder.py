@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment
-from orchestrator.experiment.identity import digest
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
+from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically, write_once
 from orchestrator.records.provenance import version_line
 from orchestrator.selection.study import Study
@@ -31,7 +31,7 @@ SUBMITS = "submits.jsonl"
 SUBMIT_KEYS = ("at", "command", "user", "host", "version")
 # Overrides that change neither a row nor a number.
 NEUTRAL = ("runtime.", "data_dir=", "name=")
-DRAWN = (".png", ".pdf")
+PICTURES = (".png", ".pdf")
 
 
 def content_digest(experiment: Experiment) -> str:
@@ -71,7 +71,7 @@ def claim(study: Study) -> Path:
     """Make the experiment's results folder, record it as its own, and return it.
 
     The folder holds no figures or pages of other runs. If the ids of units or evaluations differ
-    from the recorded ones, as with models made anew on another machine, the drawings of the others
+    from the recorded ones, as with models made anew on another machine, the pictures of the others
     are removed. Only then, and at first, is the record written: later looks, with another runtime
     or from another folder, leave it alone.
     """
@@ -90,7 +90,7 @@ def claim(study: Study) -> Path:
         ]
     )
     if _recorded(folder, "runs") != of:
-        for path in _drawn(folder, study.experiment):
+        for path in _pictures(folder, study.experiment):
             path.unlink()
         experiment = replace(study.experiment, name=folder.name)
         write_atomically(folder / RECORD, resolved_text(experiment, {"digest": own, "runs": of}))
@@ -103,7 +103,7 @@ def note_submit(study: Study) -> None:
     """
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": study.experiment.command("submit"),
+        "command": study.invocation.command("submit"),
         "user": _user(),
         "host": platform.node(),
         "version": version_line(),
@@ -177,10 +177,10 @@ def _is_free(folder: Path) -> bool:
     )
 
 
-def _drawn(folder: Path, experiment: Experiment) -> Iterator[Path]:
+def _pictures(folder: Path, experiment: Experiment) -> Iterator[Path]:
     """The page, and the figures of the experiment's setups."""
     for path in list(folder.iterdir()):
-        figure = path.suffix in DRAWN and any(
+        figure = path.suffix in PICTURES and any(
             path.stem.endswith(f"-{setup}") for setup in experiment.setups
         )
         if figure or path.name == "report.html":

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from orchestrator.errors import LeaseHeld
 from orchestrator.experiment.units import Setting
-from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.writer import RecordWriter
 from orchestrator.selection import scores
 from orchestrator.selection.confirmation import with_confirmation
@@ -38,7 +38,7 @@ def prune(study: Study) -> None:
         else:
             wanting = set()
             for unit_id, samplings in state.wants.items():
-                if any(sampling.draw == 0 for sampling in samplings):
+                if any(sampling.repetition == 0 for sampling in samplings):
                     wanting.add(unit_id)
             final = [
                 [unit]

@@ -8,8 +8,8 @@ are wanted, the checkpoint selected in the family gets fresh samples, which take
 selection. The survivors of a race get all n samples before that. With an indifference zone the race
 may end earlier, and the winner's n samples are the fresh ones alone.
 
-A rung is a number of samples for each problem. A draw is an independent repetition of an
-evaluation: draw 0 selects, `FRESH` does not. A family is settled when more samples cannot change
+A rung is a number of samples for each problem. A repetition of an evaluation takes independent
+samples: repetition 0 selects, `FRESH` does not. A family is settled when more samples cannot change
 its selection.
 
 No decision is stored. Slices end where rungs do, so the counts at each rung are sums over slices:
@@ -158,7 +158,7 @@ def _fresh_samples(study: Study, family: Family) -> Wants:
 
 
 def _lacking(
-    study: Study, setting: Sequence[Unit], step: int, wanted: dict[str, int], draw: int = 0
+    study: Study, setting: Sequence[Unit], step: int, wanted: dict[str, int], repetition: int = 0
 ) -> Wants:
     """The `wanted` samples (benchmark → n) that each seed of a setting lacks at one checkpoint.
 
@@ -166,7 +166,7 @@ def _lacking(
     """
     lacking: Wants = {}
     for unit in setting:
-        run, ids = study.reader(unit), study.evaluation_ids(unit.setup, draw)
+        run, ids = study.reader(unit), study.evaluation_ids(unit.setup, repetition)
         for benchmark, n in wanted.items():
             have = scores.tally(run, ids[benchmark], step)
             if have is None or have.samples < n:
@@ -174,7 +174,7 @@ def _lacking(
                     raise damaged(
                         run.checkpoint_path(step), "is gone before it was evaluated", run.remedy
                     )
-                lacking.setdefault(unit.id, {})[Sampling(benchmark, step, draw)] = n
+                lacking.setdefault(unit.id, {})[Sampling(benchmark, step, repetition)] = n
     return lacking
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,14 @@ from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice, complete_samples
+from orchestrator.selection.metric import (
+    PASS_AT_1,
+    Metric,
+    Votes,
+    majority_share,
+    pass_share,
+    votes_of,
+)
 from orchestrator.selection.study import Study
 
 
@@ -26,12 +33,13 @@ class Tally:
     """One benchmark at one checkpoint of one unit: `correct` out of `n` samples of each problem,
     (problems,).
 
-    `problems` names them if the counts come from a run directory.
+    `problems` names them if the counts come from a run directory. `votes` are needed by maj@k alone.
     """
 
     n: NDArray[np.int64]
     correct: NDArray[np.int64]
     problems: tuple[str, ...] = field(default=(), repr=False)
+    votes: tuple[Votes, ...] = field(default=(), repr=False)
 
     @cached_property
     def pass_at_1(self) -> Fraction:
@@ -39,26 +47,27 @@ class Tally:
         right = {int(n): int(self.correct[self.n == n].sum()) for n in np.unique(self.n)}
         return sum((Fraction(c, n) for n, c in right.items()), Fraction(0)) / len(self.n)
 
-    def pass_at(self, k: int) -> Fraction:
-        """Mean over problems of the probability that one of k samples is right: 1 − C(n − c, k) ÷
-        C(n, k).
+    def score(self, metric: Metric) -> Fraction:
+        """Mean over problems, exact."""
+        if metric == PASS_AT_1:
+            return self.pass_at_1
+        total = Fraction(0)
+        for share, times in Counter(self._exact_shares(metric)).items():
+            total += times * share
+        return total / len(self.n)
 
-        It is exact and unbiased for k ≤ n (Chen et al. 2021, "Evaluating Large Language Models
-        Trained on Code", equation 1).
-        """
-        problems = Counter(zip(self.n.tolist(), self.correct.tolist(), strict=True))
-        missed = sum(
-            (times * Fraction(comb(n - c, k), comb(n, k)) for (n, c), times in problems.items()),
-            Fraction(0),
-        )
-        return 1 - missed / len(self.n)
-
-    def shares(self, k: int) -> NDArray[np.float64]:
-        """`pass_at` of each problem, (problems,)."""
-        if k == 1:
+    def shares(self, metric: Metric = PASS_AT_1) -> NDArray[np.float64]:
+        """The score of each problem, (problems,)."""
+        if metric == PASS_AT_1:
             return self.correct / self.n
+        return np.array([float(share) for share in self._exact_shares(metric)])
+
+    def _exact_shares(self, metric: Metric) -> Iterator[Fraction]:
+        if metric.kind == "maj":
+            assert len(self.votes) == len(self.n), "counts without answers have no majority"
+            return (majority_share(votes, metric.k) for votes in self.votes)
         counts = zip(self.n.tolist(), self.correct.tolist(), strict=True)
-        return np.array([1 - comb(n - c, k) / comb(n, k) for n, c in counts])
+        return (pass_share(n, correct, metric.k) for n, correct in counts)
 
     @property
     def samples(self) -> int:
@@ -89,6 +98,20 @@ def tally(run: RunReader, evaluation_id: str, step: int) -> Tally | None:
     """Counts of a checkpoint over the samples that all problems have; None without an evaluation."""
     tallies = _tallies(run, evaluation_id, step)
     return tallies[-1] if tallies else None
+
+
+def tally_with_votes(run: RunReader, evaluation_id: str, step: int) -> Tally | None:
+    """The same with each problem's votes, which takes ten times as long; None without an evaluation,
+    and where an evaluator did not note which answers were right.
+    """
+    votes = []
+    for record in run.evaluation(evaluation_id, step) or ():
+        of_problem = votes_of(record)
+        if of_problem is None:
+            return None
+        votes.append(of_problem)
+    counts = tally(run, evaluation_id, step)
+    return replace(counts, votes=tuple(votes)) if counts is not None else None
 
 
 def tally_at(run: RunReader, evaluation_id: str, step: int, n: int) -> Tally:

@@ -4,6 +4,7 @@ need.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,19 @@ from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.snapshot import RunSnapshot
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The words of a command line that name a study: its file, its overrides and the options that
+    all commands share.
+    """
+
+    words: tuple[str, ...] = ()
+
+    def command(self, name: str, *more: str) -> str:
+        """`trb NAME` for this study, with further overrides or options, quoted for a shell."""
+        return shlex.join(["trb", name, *self.words, *more])
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class Study:
     confirming: Mapping[str, int] = field(
         default_factory=dict
     )  # id of a confirming unit → the step it confirms
+    invocation: Invocation = Invocation()
     _snapshots: dict[str, RunSnapshot] | None = field(default=None, repr=False, compare=False)
     _ids: dict[tuple[str, int], dict[str, str]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -61,17 +76,17 @@ class Study:
         """The setup that a unit belongs to."""
         return self.experiment.setups[unit.setup]
 
-    def evaluation_ids(self, setup: str, draw: int = 0) -> dict[str, str]:
+    def evaluation_ids(self, setup: str, repetition: int = 0) -> dict[str, str]:
         """Benchmark key → evaluation id of a setup, in the order of the table's columns.
 
-        `draw` 0 are the samples that select a checkpoint, `FRESH` those that take no part in
+        `repetition` 0 are the samples that select a checkpoint, `FRESH` those that take no part in
         selection. The ids are digests of the whole setup, so they are computed once.
         """
-        if (setup, draw) not in self._ids:
-            self._ids[setup, draw] = evaluation_protocol.drawn_evaluation_ids(
-                self.experiment.setups[setup], draw
+        if (setup, repetition) not in self._ids:
+            self._ids[setup, repetition] = evaluation_protocol.repeated_evaluation_ids(
+                self.experiment.setups[setup], repetition
             )
-        return self._ids[setup, draw]
+        return self._ids[setup, repetition]
 
     def fresh_evaluation_ids(self, setup: str) -> dict[str, str]:
         """Benchmark key → id of the same evaluation on samples that take no part in selection."""

@@ -1,47 +1,40 @@
-"""The process of one check: `python -m orchestrator.selftest.process FD PARENT`.
+"""The process of one check, a child of the runner (`liveness.children`).
 
-The runner sends the function and its subject over the socket FD, and the process answers with a
+Its only call is the name of a function, its subject and its limit in seconds; its message is a
 `Found`. Its output goes into the check's log; shortly before its limit it prints a traceback of
-each thread. It ends when PARENT does.
+each thread.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import importlib
-import os
-import signal
-import sys
-import threading
-import time
 import traceback
-from multiprocessing.connection import Connection
+from typing import Any
 
 from orchestrator.errors import UserError, one_line
+from orchestrator.liveness.children import Parent, serve
 from orchestrator.selftest.runner import Found
 from orchestrator.start_up import quick_imports
 
-LOOK_S = 0.5
 STANDS_AT = 0.9  # share of its limit after which a check prints tracebacks
 
 
-def main() -> None:
-    parent = int(sys.argv[2])
-    threading.Thread(target=_end_with, args=(parent,), name="parent", daemon=True).start()
-    with Connection(int(sys.argv[1])) as connection:
-        function, subject, limit_s = connection.recv()
-        print(f"{function}, at most {limit_s:g} s", flush=True)
-        faulthandler.dump_traceback_later(STANDS_AT * limit_s)
-        module, _, name = function.partition(":")
-        try:
-            with quick_imports():
-                check = getattr(importlib.import_module(module), name)
-            found = check(subject)
-        except BaseException as error:  # a library may even exit
-            traceback.print_exc()
-            found = failure(error)
-        print(found, flush=True)
-        connection.send(found)
+def run_check(call: tuple[str, Any, float], parent: Parent) -> None:
+    """Make a check and send its finding, whatever happens in it."""
+    function, subject, limit_s = call
+    print(f"{function}, at most {limit_s:g} s", flush=True)
+    faulthandler.dump_traceback_later(STANDS_AT * limit_s)
+    module, _, name = function.partition(":")
+    try:
+        with quick_imports():
+            check = getattr(importlib.import_module(module), name)
+        found = check(subject)
+    except BaseException as error:  # a library may even exit
+        traceback.print_exc()
+        found = failure(error)
+    print(found, flush=True)
+    parent.send(found)
 
 
 def failure(error: BaseException) -> Found:
@@ -52,12 +45,5 @@ def failure(error: BaseException) -> Found:
     )
 
 
-def _end_with(parent: int) -> None:
-    """End this process and its group once the command is gone, even if a check hangs here."""
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    main()
+    serve(run_check)

@@ -2,31 +2,28 @@
 
 The runner ends a check that hangs at its limit, with all processes that the check has started. A
 check that dies leaves nothing behind, and the next check begins as usual. The finding of a check
-comes back over a socket.
+comes back as a message of the check's process.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
-import orchestrator
-from orchestrator.records.processes import Process, descendants, processes
+from orchestrator.liveness.children import Child, ChildLost
+from orchestrator.liveness.processes import Process, descendants, processes
 
 Verdict = Literal["ok", "warn", "fail", "skipped"]
 
+MODULE = "orchestrator.selftest.process"
 LOOK_S = 0.2
-EXIT_S = 10.0  # time for a process to end after its finding
 KILLED_WITHIN_S = 20.0  # a GPU's driver may keep a killed process for some seconds
 
 
@@ -95,44 +92,25 @@ def run_checks(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[
 def _run(check: Check, subject: Any, log: Path) -> Outcome:
     """Run one check to its end or to its limit."""
     began = time.monotonic()
-    ours, theirs = socket.socketpair()
-    root = str(Path(orchestrator.__file__).parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    with theirs, log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "orchestrator.selftest.process",
-                str(theirs.fileno()),
-                str(os.getpid()),
-            ],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # so that killing its group ends the processes that it starts
-        )
     family: set[Process] = set()
     found, late = None, False
-    with Connection(ours.detach()) as connection:
+    with log.open("wb+") as output:
+        child = Child(MODULE, check.name, {"PYTHONUNBUFFERED": "1"}, output)
         try:
-            with suppress(OSError):  # it has died already; the wait below finds out how
-                connection.send((check.function, subject, check.limit_s))
-            found = _await(connection, process, began + check.limit_s, family)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_S)
+            child.send((check.function, subject, check.limit_s))
+            found = _await(child, began + check.limit_s, family)
+        except ChildLost:
+            pass
         except TimeoutError:
             late = True
         finally:
-            left = _end(process, family)
+            left = _end(child, family)
     if late:
         found = Found(
             "fail", f"not done after {check.limit_s:g} s, so it was ended{_last_line(log)}"
         )
     elif found is None:
-        found = _died(process.returncode, log)
+        found = _died(child.code, log)
     detail = found.detail
     if left:
         detail += (
@@ -145,32 +123,25 @@ def _run(check: Check, subject: Any, log: Path) -> Outcome:
     )
 
 
-def _await(
-    connection: Connection, process: subprocess.Popen[bytes], deadline: float, family: set[Process]
-) -> Found | None:
-    """Wait for the process's finding; None if it dies before that. Raises TimeoutError at the
-    deadline.
+def _await(child: Child, deadline: float, family: set[Process]) -> Found:
+    """Wait for the finding. Raises ChildLost if the process dies, TimeoutError at the deadline.
 
     Adds all processes that the check has started to `family`. Engines run in sessions of their own,
     and a process whose parent has died can be recognised only if it was seen before.
     """
-    while True:
-        family |= descendants([process.pid], processes().values())
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        try:
-            if connection.poll(min(LOOK_S, left)):
-                return connection.recv()
-        except (EOFError, OSError):
-            return None
+    while (left := deadline - time.monotonic()) > 0:
+        family |= descendants([child.pid], processes().values())
+        if wait([child], min(LOOK_S, left)):  # pyright: ignore[reportArgumentType]
+            message = child.read()
+            if isinstance(message, Found):
+                return message
+    raise TimeoutError
 
 
-def _end(process: subprocess.Popen[bytes], family: set[Process]) -> list[int]:
+def _end(child: Child, family: set[Process]) -> list[int]:
     """Kill the processes left by a check; return the ids of those that survive even that."""
-    family |= descendants([process.pid], processes().values())
-    with suppress(ProcessLookupError):  # all of its group are gone
-        os.killpg(process.pid, signal.SIGKILL)
+    family |= descendants([child.pid], processes().values())
+    child.end()
     deadline = time.monotonic() + KILLED_WITHIN_S
     while left := family & set(processes().values()):
         if time.monotonic() > deadline:
@@ -179,10 +150,8 @@ def _end(process: subprocess.Popen[bytes], family: set[Process]) -> list[int]:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(each.pid, signal.SIGKILL)
         time.sleep(0.05)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(max(0.1, deadline - time.monotonic()))
-    ended = process.returncode is not None
-    return sorted({each.pid for each in left} | (set() if ended else {process.pid}))
+    survivors = {each.pid for each in left}
+    return sorted(survivors | {child.pid} if child.alive() else survivors)
 
 
 def _died(code: int | None, log: Path) -> Found:

@@ -17,7 +17,7 @@ import torch
 from orchestrator.engines.budget import Budget
 from orchestrator.engines.device import card_gib, free_gib
 from orchestrator.engines.memory import GIB
-from orchestrator.records.processes import Process, descendants, processes
+from orchestrator.liveness.processes import Process, descendants, processes
 from orchestrator.selftest.runner import Found
 
 Gauge = Callable[[], float]  # GiB that are used now

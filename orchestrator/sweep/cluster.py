@@ -22,9 +22,9 @@ import ray._private.worker as ray_worker
 from orchestrator.cores import cores_here
 from orchestrator.errors import ClusterDied, UserError
 from orchestrator.experiment.units import Unit
-from orchestrator.sweep.guard import guarded
-from orchestrator.sweep.scratch import scratch_folder
-from orchestrator.sweep.vital import Head, OwnServers, exit_at_once, watched
+from orchestrator.liveness.driver_death import ends_with_driver
+from orchestrator.liveness.head_node import Head, OwnServers, exit_at_once, watched
+from orchestrator.liveness.scratch import scratch_folder
 from orchestrator.workers.placement import bundles
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,12 @@ def cluster(address: str | None) -> Iterator[None]:
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(scratch),
             }
-            with guarded(scratch), few_servers(), _ray(None, options), watched(_own_servers()):
+            with (
+                ends_with_driver(scratch),
+                few_servers(),
+                _ray(None, options),
+                watched(_own_servers()),
+            ):
                 yield
         else:
             options |= {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}

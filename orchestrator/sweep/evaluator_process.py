@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from orchestrator.liveness.pulse import Pulse, pulse_path
 from orchestrator.records.log import RunLog
-from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import note_evaluation_error
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import failure_of
 from orchestrator.sweep.schedule import Evaluating
-from orchestrator.sweep.shared import SAMPLED, Sweep
+from orchestrator.sweep.spec import SAMPLED, Sweep
 
 if TYPE_CHECKING:
     from orchestrator.selection.pending_slices import PendingSlice
@@ -38,20 +38,14 @@ class EvaluatorProcess:
         # Imported here because the driver imports this file and needs neither torch nor
         # transformers.
         with quick_imports():
-            from orchestrator.trial.evaluation_loop import (
-                EvaluationFailed,
-                EvaluationLoop,
-                worker_opener,
-            )
+            from orchestrator.trial.evaluation_loop import EvaluationFailed, study_evaluator
 
         sweep = self._sweep
         if self._evaluator is None:
             self._pulse = Pulse(
                 pulse_path(sweep.study.runs, self._name), ray.get_runtime_context().get_node_id()
             )
-            self._evaluator = EvaluationLoop(
-                sweep.study, worker_opener(sweep.study, sweep.pairs), sweep.attempts
-            )
+            self._evaluator = study_evaluator(sweep.study, sweep.pairs, sweep.attempts)
         try:
             self._slices = self._slices or self._evaluator.slices()
             sampled = next(self._slices, None)
@@ -82,7 +76,7 @@ class EvaluatorProcess:
         cause = failed.__cause__
         assert isinstance(cause, Exception)
         failure, wanted = failure_of(cause), failed.wanted
-        run = self._sweep.study.reader(wanted.unit)
+        run = self._sweep.study.reader(wanted.unit_id)
         story = "".join(traceback.format_exception(cause)).rstrip()
         attempt, attempts = failed.claim.attempt, self._sweep.attempts
         RunLog(run.path).line(

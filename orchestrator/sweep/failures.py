@@ -8,12 +8,13 @@ on.
   all) in a new process. The new process opens the run directory, cuts its logs back to the last
   commit (`records.writer`) and trains on from there, to the same bytes.
 - An evaluator: its claim lapses with its lock, and the next evaluator samples the slice from its
-  start (`records.claims`). Slices are written whole or not at all.
-- A frozen process: `watchdog` kills it, and one of the two cases above follows.
-- The driver, `trb submit`: `guard` kills the rest of its private cluster within seconds. The same
-  command resumes the sweep.
-- A server of Ray: `vital` ends the driver, with one line, and the processes on all nodes. The same
-  command resumes the sweep.
+  start (`liveness.claims`). Slices are written whole or not at all.
+- A frozen process: the watchdog (`liveness.frozen_trials`) kills it, and one of the two cases above
+  follows.
+- The driver, `trb submit`: `liveness.driver_death` kills the rest of its private cluster within
+  seconds. The same command resumes the sweep.
+- A server of Ray: `liveness.head_node` ends the driver, with one line, and the processes on all
+  nodes. The same command resumes the sweep.
 - A node: its processes are lost processes, and other nodes get their work.
 
 `failure_of` classifies an attempt that ends with an error. A user's mistake, a diverged run or a
@@ -26,8 +27,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from orchestrator.errors import EngineLost, NotFinite, RankLost, UserError, WrongWeights
-from orchestrator.records.lease import LeaseHeld
+from orchestrator.errors import EngineLost, LeaseHeld, NotFinite, RankLost, UserError, WrongWeights
 
 # Errors of a network or a file system that may recover soon; a full disk or a missing file does
 # not.

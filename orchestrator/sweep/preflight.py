@@ -14,13 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import refuse
+from orchestrator.liveness.head_node import answers
 
 LEAST_FREE = 64 * 2**20  # bytes on the disk of the runs folder
-ANSWERS_WITHIN_S = 5.0
-# Opens an HTTP/2 connection, as gRPC does: a fixed text and an empty frame of settings. The server
-# answers with its settings.
-HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-SETTINGS = 4
 
 
 def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
@@ -71,21 +67,3 @@ def check_address(address: str) -> None:
         ) from None
     if not speaks:
         raise refuse("--address", address, "a Ray cluster; something else answers there")
-
-
-def answers(host: str, port: int) -> bool:
-    """Whether the server at this port speaks as Ray's servers do. OSError if nothing listens."""
-    with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S) as connection:
-        return bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
-
-
-def _speaks_grpc(connection: socket.socket) -> bool:
-    connection.settimeout(ANSWERS_WITHIN_S)
-    connection.sendall(HELLO)
-    answer = b""
-    try:
-        while len(answer) < 9 and (more := connection.recv(9 - len(answer))):
-            answer += more
-    except OSError:
-        return False
-    return len(answer) == 9 and answer[3] == SETTINGS

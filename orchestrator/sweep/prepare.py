@@ -19,11 +19,11 @@ from orchestrator.data.problems import read_training_problems
 from orchestrator.data.sources import SOURCES
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
-from orchestrator.experiment import made_models
-from orchestrator.experiment.local_models import MODEL_TYPE, check_folder
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
+from orchestrator.models import made_models
 from orchestrator.models.checkpoints import check_config, check_same_tokens, checkpoint_of
+from orchestrator.models.folders import MODEL_TYPE, check_folder
 from orchestrator.models.making import Report, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.workers.spec import Pairs, WorkerSpec

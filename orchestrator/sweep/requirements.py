@@ -16,8 +16,8 @@ from orchestrator.config import Setup
 from orchestrator.data.declared import declared_files
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, refuse
+from orchestrator.liveness.lease import Lease, holder_of
 from orchestrator.models.checkpoints import on_this_machine
-from orchestrator.records.lease import Lease, holder_of
 from orchestrator.selection.study import Study
 from orchestrator.workers.spec import Pairs
 

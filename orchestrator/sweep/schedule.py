@@ -82,11 +82,11 @@ class Schedule:
         # Waiting for samples of other sweeps is useful only if this sweep can afford work
         # afterwards.
         begun = Evaluating(0) if decision == "wait" and not self.running else decision
-        if isinstance(begun, TrainUnit | Evaluating) and not self.affordable(
-            begun, list(self.running.values())
-        ):
-            return "wait" if self.running else "finished"
-        return decision
+        if begun == "wait" or begun == "finished":
+            return decision
+        if self.affordable(begun, list(self.running.values())):
+            return decision
+        return "wait" if self.running else "finished"
 
     def _next(self, capacity: Resources) -> Decision:
         free = self._free(capacity)
@@ -138,30 +138,31 @@ class Schedule:
         work = self.running.get(name)
         if work is None:
             return False
-        if not self.affordable(
-            work, [other for other in self.running.values() if other is not work]
-        ):
+        others = [other for other in self.running.values() if other is not work]
+        if not self.affordable(work, others):
             return True
         if isinstance(work, TrainUnit):
             return False
         free = self._free(capacity)
         waiting = self._of_begun_families(self._ready(self.units))
-        return any(not self._has_room(TrainUnit(unit), free) for unit in waiting[:1])
+        return bool(waiting) and not self._has_room(TrainUnit(waiting[0]), free)
+
+    def _in_training(self) -> set[str]:
+        return {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
 
     def _ready(self, units: Iterable[Unit]) -> list[Unit]:
         """The units that can be trained now, in their order."""
-        busy = {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
-        out = self.trained | self.failed | busy
-        return [
-            unit
-            for unit in units
-            if unit.id not in out and self.trained.issuperset(unit.depends_on)
-        ]
+        out = self.trained | self.failed | self._in_training()
+        ready = []
+        for unit in units:
+            if unit.id not in out and self.trained.issuperset(unit.depends_on):
+                ready.append(unit)
+        return ready
 
     def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
         """Ready supervised stages, and ready units of families with a unit trained or in training."""
-        busy = {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
-        begun = {(unit.setup, unit.method) for unit in self.units if unit.id in self.trained | busy}
+        ids = self.trained | self._in_training()
+        begun = {(unit.setup, unit.method) for unit in self.units if unit.id in ids}
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]
 
     def _has_room(self, work: Work, free: Resources) -> bool:
@@ -195,9 +196,12 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
     """
     units = list(units)
     ordered = [unit for unit in units if unit.is_supervised]
-    trials = [list(itertools.chain.from_iterable(family)) for family in families(units)]
-    for family in sorted(trials, key=lambda family: sum(unit.steps for unit in family)):
-        ordered += [unit for unit in family if unit.trains]
+    by_steps: list[tuple[int, list[Unit]]] = []
+    for family in families(units):
+        trials = list(itertools.chain.from_iterable(family))
+        by_steps.append((sum(unit.steps for unit in trials), trials))
+    for _, trials in sorted(by_steps, key=lambda pair: pair[0]):
+        ordered += [unit for unit in trials if unit.trains]
     return ordered
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import ray
 from ray import tune
 
+from orchestrator.liveness.head_node import Head, end_without
 from orchestrator.models.checkpoints import on_this_machine
 from orchestrator.sweep.evaluator_process import EvaluatorProcess
 from orchestrator.sweep.requirements import lacking
 from orchestrator.sweep.schedule import Evaluating
-from orchestrator.sweep.shared import LACK, UNFIT, Sweep
+from orchestrator.sweep.spec import LACK, UNFIT, Sweep
 from orchestrator.sweep.training_process import TrainingProcess
-from orchestrator.sweep.vital import Head, end_without
 
 
 class WorkTrainable(tune.Trainable):

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from orchestrator.engines.budget import MOST_TOKENS
+from orchestrator.errors import LeaseHeld
+from orchestrator.liveness.lease import LEASE_PATIENCE_S
+from orchestrator.liveness.processes import described, place
+from orchestrator.liveness.pulse import Pulse, loading, pulse_path
 from orchestrator.records.columns import LOADING
-from orchestrator.records.lease import LEASE_PATIENCE_S, LeaseHeld
 from orchestrator.records.log import LogHandler
-from orchestrator.records.processes import described, place
 from orchestrator.records.provenance import provenance
-from orchestrator.records.pulse import Pulse, loading, pulse_path
 from orchestrator.records.writer import RunWriter
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import OUT_OF_MEMORY, Failure, failure_of
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import TrainUnit
-from orchestrator.sweep.shared import Sweep
+from orchestrator.sweep.spec import Sweep
 from orchestrator.workers.spec import WorkerSpec, resolved
 
 if TYPE_CHECKING:

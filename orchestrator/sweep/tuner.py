@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,11 +22,14 @@ from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator.errors import LeaseHeld
 from orchestrator.experiment.units import Unit
-from orchestrator.records.claims import Claims
-from orchestrator.records.lease import LeaseHeld
+from orchestrator.liveness.claims import Claims
+from orchestrator.liveness.frozen_trials import Watchdog, end_process, watching
+from orchestrator.liveness.pulse import Beat, pulse_path, read_beat
+from orchestrator.liveness.scratch import scratch_folder
+from orchestrator.records.log import RunLog
 from orchestrator.records.provenance import provenance
-from orchestrator.records.pulse import Beat, pulse_path, read_beat
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
@@ -35,10 +39,8 @@ from orchestrator.sweep.budget import HoursLimit, spending
 from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, Work, places
-from orchestrator.sweep.scratch import scratch_folder
-from orchestrator.sweep.shared import LABELS, LACK, SAMPLED, UNFIT, Sweep, config_of
+from orchestrator.sweep.spec import LABELS, LACK, SAMPLED, UNFIT, Sweep, config_of
 from orchestrator.sweep.trainable import WorkTrainable
-from orchestrator.sweep.watchdog import Watchdog, end_process, watching
 from orchestrator.workers.placement import bundles, evaluator_bundles
 from orchestrator.workers.spec import Pairs, resolved
 
@@ -81,7 +83,7 @@ def run_sweep(
         tune.with_parameters(process, sweep=sweep),
         lambda config: placement(_bundles(study, sweep.work_of(config)), config[LABELS]),
     )
-    watchdog = Watchdog(study.runs, works.names, _end_frozen)
+    watchdog = Watchdog(study.runs, works.names, functools.partial(_end_frozen, study.runs))
     with scratch_folder() as storage, watching(watchdog):
         tune.Tuner(
             trainable,
@@ -236,7 +238,7 @@ class SweepSearcher(Searcher, tune.Stopper):
     def _elsewhere(self, pending: Iterable[PendingSlice]) -> int:
         """Count the claims of other sweeps' processes on slices of these evaluations."""
         runs = self._study.runs
-        wanted = {(part.unit.id, part.evaluation_id, part.sampling.step) for part in pending}
+        wanted = {(part.unit_id, part.evaluation_id, part.sampling.step) for part in pending}
         beats = [read_beat(pulse_path(runs, name)) for name in self.names()]
         ours = {(beat.host, beat.pid) for beat in beats if beat is not None}
         count = 0
@@ -285,8 +287,9 @@ def _note_loss(study: Study, unit: Unit) -> None:
             run.fail(f"lost: its process died in each of {ATTEMPTS} attempts", "")
 
 
-def _end_frozen(beat: Beat) -> None:
-    """Kill the process of a beat, on its node of the cluster."""
+def _end_frozen(runs: Path, name: str, beat: Beat, reason: str) -> None:
+    """Kill the process of a beat, on its node of the cluster, and note why in its log."""
+    RunLog(runs / name).line(f"process {beat.pid} {reason}: ended by the watchdog")
     if beat.host == socket.gethostname():
         end_process(beat.pid, beat.born)
         return

@@ -1,4 +1,5 @@
-"""W&B as a projection of the records: the program reads nothing back from it.
+"""Trackers show projections of the records, in W&B or TensorBoard: nothing is read back from them.
 
-Imports `selection` and `monitor`. Only `upload` and `dashboard` import wandb.
+Imports `selection` and `monitor`. Only `upload` and `dashboard` import wandb, and only
+`tensorboard` imports TensorBoard. `tracker` says what a tracker is, and lists those that ship.
 """

@@ -1,21 +1,21 @@
-"""Projects units onto W&B runs, from the run directories alone. Needs no wandb."""
+"""Projects units and results onto what trackers show, from the run directories alone."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
-from orchestrator.records.columns import STEP_PARTS, TRAIN
+from orchestrator.records.clock import kept_steps
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
 
-# Outcomes of a W&B run: it may still go on, it reached its end, or it failed.
+# Outcomes of a unit: it may still go on, it reached its end, or it failed.
 OPEN, FINISHED, FAILED = "open", "finished", "failed"
 
 Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
@@ -23,15 +23,14 @@ Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
 
 @dataclass(frozen=True)
 class Projection:
-    """A unit as a W&B run: rows by step, the flat configuration, the summary, and the run's
-    outcome.
-    """
+    """A unit as trackers show it: rows by step, the flat configuration, a summary and the outcome."""
 
     unit: Unit
     rows: dict[int, dict[str, Any]]
     config: dict[str, Any]
     summary: dict[str, Any]
     outcome: str
+    run: RunReader = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -50,20 +49,48 @@ class Projection:
         """Whether it shows nothing: no row and no failure."""
         return not self.rows and self.summary["state"] != "failed"
 
+    def clock(self) -> dict[int, float]:
+        """Step → seconds since 1970 at which its training ended, as far as that was logged."""
+        ended = {}
+        for step, row in kept_steps(self.run).items():
+            if row.at is not None:
+                ended[step] = row.at
+        return ended
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results tables of an experiment by name, and the sentences below them."""
+
+    experiment: Experiment
+    tables: dict[str, Table]
+    notes: list[str]
+
+    @property
+    def id(self) -> str:
+        """The id beside those of units."""
+        return results_id(self.experiment)
+
+    @property
+    def name(self) -> str:
+        """The name that trackers show."""
+        return f"Results · {self.experiment.name}"
+
+    @property
+    def content(self) -> list[Any]:
+        """All content as JSON; a changed content must be sent."""
+        return [self.tables, self.notes]
+
 
 def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
-    """Project a unit onto a W&B run; `state` is one of `unit_status.STATES`, `goes_on` is True
-    within a sweep.
-    """
+    """Project a unit; `state` is one of `unit_status.STATES`, `goes_on` is True within a sweep."""
     rows = projected_rows(setup, run)
     summary = {"state": state} | _best(unit, setup, run)
-    return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on))
+    return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on), run)
 
 
 def outcome(state: str, goes_on: bool) -> str:
-    """Outcome of the W&B run of a unit in `state`: a unit that waits is open only while the sweep
-    runs.
-    """
+    """Outcome of a unit in `state`: a unit that waits is open only while the sweep runs."""
     match state:
         case "done":
             return FINISHED
@@ -75,30 +102,28 @@ def outcome(state: str, goes_on: bool) -> str:
 
 
 def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
-    """W&B rows by step: committed metrics of update k, its seconds, and scores of the checkpoint
-    after k updates.
+    """Rows by step: committed metrics of update k, its seconds, and scores of the checkpoint after
+    k updates.
 
     A row is final once training went past its step; until then it may still get a score.
     """
     rows: dict[int, dict[str, Any]] = defaultdict(dict)
     for metrics in run.committed_metrics():
-        rows[metrics["step"]] |= {
-            f"train/{key}": v for key, v in metrics.items() if key != "step" and v is not None
-        }
+        row = rows[metrics["step"]]
+        for key, value in metrics.items():
+            if key != "step" and value is not None:
+                row[f"train/{key}"] = value
     # Clock times are noted before the commit, so some may belong to steps that a kill undid.
-    for step, seconds in _seconds(run).items():
+    for step, clocked in kept_steps(run).items():
         if step in rows:
-            rows[step] |= seconds
+            rows[step] |= {f"time/{part}": seconds for part, seconds in clocked.parts.items()}
     ids = evaluation_protocol.evaluation_ids(setup)
     evaluated: set[int] = set()
     for evaluation_id in ids.values():
         evaluated |= set(run.evaluated_steps(evaluation_id))
     for step in sorted(evaluated):
         scores = selection.benchmark_scores(run, list(ids.values()), step)
-        rows[step] |= _present(
-            {f"eval/{key}": score for key, score in zip(ids, scores, strict=True)}
-        )
-        rows[step] |= _present({"eval/mean": selection.exact_mean(scores)})
+        rows[step] |= _present("eval", [*ids, "mean"], [*scores, selection.exact_mean(scores)])
     # W&B takes each step once: a row that was sent cannot get the score of a later evaluation.
     return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
 
@@ -107,7 +132,7 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
 
 
 def results_id(experiment: Experiment) -> str:
-    """W&B id of the run that holds an experiment's results; the same name gives the same run."""
+    """Id under which trackers show an experiment's results; the same name gives the same id."""
     return f"results-{experiment.name}"
 
 
@@ -130,11 +155,10 @@ def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
         "seed": unit.seed,
         "kind": unit.kind,
     }
+    commit = made_with.get("commit")
     code = {
-        "commit": made_with.get("commit"),
-        "uncommitted_changes": bool(made_with.get("dirty_diff"))
-        if made_with.get("commit")
-        else None,
+        "commit": commit,
+        "uncommitted_changes": bool(made_with.get("dirty_diff")) if commit else None,
         "versions": made_with.get("versions", {}),
         "cpu": host.get("cpu"),
         "gpus": host.get("gpus") or None,
@@ -165,23 +189,16 @@ def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
         "best_step": best,
         "best_score": selection.mean_score(run, known, best),
         "candidates": len(selection.trajectory(run, known)),
-        **_present(
-            {f"best/{benchmark}": score for benchmark, score in zip(ids, scores, strict=True)}
-        ),
+        **_present("best", ids, scores),
     }
 
 
-def _present(scores: Mapping[str, Fraction | None]) -> dict[str, float]:
-    """The scores that exist, as numbers for W&B; a missing score has no name either."""
-    return {name: float(score) for name, score in scores.items() if score is not None}
-
-
-def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
-    """Seconds of each part of a step, by step; for a step repeated after a kill, of its last
-    attempt.
-    """
-    seconds = {}
-    for row in run.timing():
-        if row["phase"] == TRAIN:
-            seconds[row["step"]] = {f"time/{part}": row[part] for part in STEP_PARTS if part in row}
-    return seconds
+def _present(
+    prefix: str, names: Iterable[str], scores: Iterable[Fraction | None]
+) -> dict[str, float]:
+    """The scores that exist as numbers by `prefix/name`; a missing score has no name either."""
+    present = {}
+    for name, score in zip(names, scores, strict=True):
+        if score is not None:
+            present[f"{prefix}/{name}"] = float(score)
+    return present

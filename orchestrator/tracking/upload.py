@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import method_label
 from orchestrator.tracking.login import mirror_folder, note_project, remember
-from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Projection, Table, results_id
+from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Projection, Results
 
 INIT_TIMEOUT_S = 20.0
 FINISH_TIMEOUT_S = 40.0  # of one run's rows
@@ -57,33 +57,23 @@ def mirror(experiment: Experiment, projection: Projection, runs: Path, mode: str
     remember(unit.id, projection.content, runs, mode)
 
 
-def mirror_results(
-    experiment: Experiment, tables: dict[str, Table], notes: list[str], runs: Path, mode: str
-) -> None:
+def mirror_results(experiment: Experiment, results: Results, runs: Path, mode: str) -> None:
     """Give W&B the results tables as a run of their own; raises as `mirror` does.
 
     The tables are in the run's summary. Sending them again replaces them and doubles nothing.
     """
-    run_id = results_id(experiment)
-    config = {
-        "method": "results",
-        "setup": ", ".join(experiment.setups),
-    }  # a group of its own in the workspace
-    facts = RunFacts(
-        run_id,
-        f"Results · {experiment.name}",
-        "results",
-        list(experiment.setups),
-        config,
-        "\n".join(notes),
-    )
-    summary = {
-        name: wandb.Table(columns=headings, data=rows) for name, (headings, rows) in tables.items()
-    }
+    setups = list(experiment.setups)
+    # A method of their own is a group of their own in the workspace.
+    config = {"method": "results", "setup": ", ".join(setups)}
+    notes = "\n".join(results.notes)
+    facts = RunFacts(results.id, results.name, "results", setups, config, notes)
+    summary = {}
+    for name, (headings, rows) in results.tables.items():
+        summary[name] = wandb.Table(columns=headings, data=rows)
     with _service(mode):
         run = _open(experiment, facts, runs, mode)
         _write(run, {}, summary, mode)
-    remember(run_id, [tables, notes], runs, mode)
+    remember(results.id, results.content, runs, mode)
 
 
 def project_page(project: str) -> str | None:
@@ -184,7 +174,6 @@ def _write(
             run.log(row, step=step, commit=True)
     run.summary.update(summary)
     run.finish(exit_code=int(outcome == FAILED))
-    if (
-        mode == "online"
-    ):  # the server has all rows, and the folders of repeated uploads would pile up
+    # The server has all rows now, and the folders of repeated uploads would pile up.
+    if mode == "online":
         shutil.rmtree(run.settings.sync_dir)

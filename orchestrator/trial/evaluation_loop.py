@@ -9,20 +9,20 @@ and each may die at any moment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.device import hide_gpus
 from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluation_protocol
-from orchestrator.experiment.units import Unit
-from orchestrator.records import pulse
-from orchestrator.records.claims import Claims
+from orchestrator.liveness import pulse
+from orchestrator.liveness.claims import Claims
+from orchestrator.liveness.lease import Lease
+from orchestrator.liveness.processes import described, place
 from orchestrator.records.columns import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START
-from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
-from orchestrator.records.processes import described, place
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices, preference
@@ -44,26 +44,33 @@ class EvaluationFailed(Exception):
 
     def __init__(self, wanted: PendingSlice, claim: Lease):
         super().__init__(
-            f"{wanted.unit.id}: step {wanted.sampling.step} of {wanted.sampling.benchmark}"
+            f"{wanted.unit_id}: step {wanted.sampling.step} of {wanted.sampling.benchmark}"
         )
         self.wanted, self.claim = wanted, claim
 
 
 class EvaluationLoop:
-    """Works off the slices of a study; holds the models of one setup at a time.
+    """Works off the slices that are `pending` in a runs folder; holds the models of one setup at a
+    time.
 
     `open_worker(setup)` opens the sampler of a setup, with the untrained student's weights. After
     `attempts` processes died on a slice it is given up, and its checkpoint gets an error.
     """
 
-    def __init__(self, study: Study, open_worker: Callable[[str], GradedSampler], attempts: int):
-        self._study, self._open_worker, self._attempts = study, open_worker, attempts
-        self._claims = Claims(study.runs)
+    def __init__(
+        self,
+        runs: Path,
+        pending: Callable[[], Iterable[PendingSlice]],
+        open_worker: Callable[[str], GradedSampler],
+        attempts: int,
+    ):
+        self._runs, self._pending = runs, pending
+        self._open_worker, self._attempts = open_worker, attempts
+        self._claims = Claims(runs)
         self._worker: GradedSampler | None = None
         self._setup: str | None = None  # the setup of the worker's models
-        self._loaded: tuple[str, int | None] | None = (
-            None  # its weights: unit and step, or setup and None at first
-        )
+        # The worker's weights: run directory and step, or setup and None before any were loaded.
+        self._loaded: tuple[str, int | None] | None = None
         self._verified: set[tuple[str, int]] = set()
         self._wanted: list[PendingSlice] = []
         self._read_until = 0.0
@@ -110,15 +117,15 @@ class EvaluationLoop:
         begun = time.monotonic()
         if begun < self._read_until:
             return False
-        self._wanted = list(pending_slices(self._study.snapshot()))
+        self._wanted = list(self._pending())
         now = time.monotonic()
         self._read_until = now + REFRESH_FACTOR * (now - begun)
         return True
 
     def _claim(self, wanted: PendingSlice) -> Lease | None:
         """Claim a slice; None if another evaluator holds it, or has just finished it."""
-        run, step = self._study.reader(wanted.unit), wanted.sampling.step
-        claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part)
+        run, step = RunReader(self._runs, wanted.unit_id), wanted.sampling.step
+        claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part.name)
         if claim is None:
             return None
         if claim.attempt > self._attempts:
@@ -137,11 +144,11 @@ class EvaluationLoop:
 
     def sample(self, wanted: PendingSlice) -> None:
         """Sample and grade a slice and write its records, unless another evaluator was first."""
-        run, unit = self._study.reader(wanted.unit), wanted.unit
-        benchmark, step, draw = wanted.sampling
-        name = RESCORING if draw == evaluation_protocol.FRESH else EVALUATING
+        run = RunReader(self._runs, wanted.unit_id)
+        benchmark, step, repetition = wanted.sampling
+        name = RESCORING if repetition == evaluation_protocol.FRESH else EVALUATING
         begun, loaded = time.monotonic(), self._loaded
-        worker = self._worker_with(unit, step, run)
+        worker = self._worker_with(wanted, run)
         started, part = time.monotonic(), wanted.part
         if self._loaded != loaded:
             row = {
@@ -151,12 +158,12 @@ class EvaluationLoop:
                 "seconds": round(started - begun, 3),
             }
             append_timing(run, row | place())
-        problems, samples = (
-            range(part.problem, part.problem_end),
-            range(part.sample, part.sample_end),
-        )
+        problems = range(part.problem, part.problem_end)
+        samples = range(part.sample, part.sample_end)
         try:
-            records = worker.evaluate(Samples(benchmark, problems, samples, unit.seed, step, draw))
+            records = worker.evaluate(
+                Samples(benchmark, problems, samples, wanted.seed, step, repetition)
+            )
         except NotFinite as error:
             raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
         write_slice(run, wanted.evaluation_id, step, part, records)
@@ -165,7 +172,7 @@ class EvaluationLoop:
             "step": step,
             "phase": EVALUATE,
             "benchmark": benchmark,
-            "draw": draw,
+            "draw": repetition,
             "responses": part.responses,
         }
         append_timing(run, row | {"seconds": seconds} | place())
@@ -173,39 +180,40 @@ class EvaluationLoop:
         log.line(
             f"{name} step {step}: {part.responses} responses of {benchmark} in {seconds:.1f} s, {described(place())}"
         )
-        if draw == 0 and not any(each.checkpoint == wanted.checkpoint for each in self._wanted):
-            ids = list(self._study.evaluation_ids(unit.setup).values())
-            score = mean_score(run, ids, step)
+        ids = wanted.score_ids
+        if ids and not any(each.checkpoint == wanted.checkpoint for each in self._wanted):
+            score = mean_score(run, list(ids), step)
             if score is not None:
                 log.line(f"step {step}: pass@1 {100 * score:.1f} % over {len(ids)} benchmarks")
 
-    def _worker_with(self, unit: Unit, step: int, run: RunReader) -> GradedSampler:
-        """The worker of the unit's setup, with a checkpoint's weights; step 0 is the untrained
-        student.
-        """
-        at_first = (unit.setup, None)
+    def _worker_with(self, wanted: PendingSlice, run: RunReader) -> GradedSampler:
+        """The worker of the slice's setup, with the weights of its checkpoint."""
+        at_first = (wanted.setup, None)
         if (
             self._worker is None
-            or self._setup != unit.setup
-            or (unit.is_untrained and self._loaded != at_first)
+            or self._setup != wanted.setup
+            or (wanted.untrained and self._loaded != at_first)
         ):
             self.close()
             with pulse.loading():
-                self._worker = self._open_worker(unit.setup)
+                self._worker = self._open_worker(wanted.setup)
                 self._worker.start()
-            self._setup, self._loaded = unit.setup, at_first
-        if not unit.is_untrained and self._loaded != (unit.id, step):
-            if (unit.id, step) not in self._verified:
+            self._setup, self._loaded = wanted.setup, at_first
+        if not wanted.untrained and self._loaded != wanted.checkpoint:
+            step = wanted.sampling.step
+            if wanted.checkpoint not in self._verified:
                 run.verify_checkpoint(step)
-                self._verified.add((unit.id, step))
+                self._verified.add(wanted.checkpoint)
             self._loaded = None
             self._worker.load(WeightsRef(step, run.checkpoint_path(step)), run.canary(step))
-            self._loaded = unit.id, step
+            self._loaded = wanted.checkpoint
         return self._worker
 
 
-def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
-    """Make the function that opens the engine of a setup's sampler in this process."""
+def study_evaluator(study: Study, pairs: Pairs, attempts: int) -> EvaluationLoop:
+    """The loop over the slices that a study wants, which opens the engines of its setups' samplers
+    in this process.
+    """
     if not study.experiment.runtime.placement.gpus:
         hide_gpus()
 
@@ -218,4 +226,7 @@ def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
         deadline_s = experiment.runtime.grader_deadline_s
         return GradedSampler(setup, teacher, sampler, experiment.data_dir, deadline_s)
 
-    return open_worker
+    def pending() -> Iterator[PendingSlice]:
+        return pending_slices(study.snapshot())
+
+    return EvaluationLoop(study.runs, pending, open_worker, attempts)

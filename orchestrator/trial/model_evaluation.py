@@ -1,29 +1,34 @@
 """Evaluates one model in a folder of its own for `trb eval`, with the evaluators of a sweep.
 
-The model stands for the untrained student of a sweep without trials. Its samples are therefore
-slices, which any number of processes take one by one; a process that dies loses only the slice it
-had begun.
+The model's samples are slices, which any number of processes take one by one. A process that dies
+loses only the slice it had begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.config import Experiment
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.interface import Job, ModelFolder
-from orchestrator.experiment.units import Unit
-from orchestrator.records.claims import Claims
+from orchestrator.experiment.evaluation_protocol import (
+    Sampling,
+    evaluation_ids,
+    full_samples,
+    problems_wanted,
+)
+from orchestrator.liveness.claims import Claims
 from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import missing
 from orchestrator.records.writer import forget_evaluation_errors
-from orchestrator.selection.pending_slices import PendingSlice, pending_slices
-from orchestrator.selection.study import Study
+from orchestrator.selection.pending_slices import PendingSlice
 from orchestrator.trial.evaluation_loop import EvaluationLoop
 from orchestrator.workers.graded_sampling import GradedSampler
 
 ATTEMPTS = 3  # at a slice whose processes die
+STEP = 0  # under which the folder keeps the model, whichever step its samples are those of
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,45 @@ class ModelEvaluation:
     step: int
     folder: Path
 
+    @property
+    def _run(self) -> RunReader:
+        """The folder, which is laid out as a run directory."""
+        return RunReader(self.folder.parent, self.folder.name)
+
     def begin(self) -> None:
         """Make the folder, and clear earlier failures and lost claims so that they are tried again."""
         self.folder.mkdir(parents=True, exist_ok=True)
         Claims(self.folder.parent).forget_lost(self.folder.name)
-        forget_evaluation_errors(self._study().reader(self.folder.name))
+        forget_evaluation_errors(self._run)
 
     def pending(self) -> list[PendingSlice]:
-        """The slices that are still missing."""
-        return list(pending_slices(self._study().snapshot()))
+        """The slices that are still missing, without those of benchmarks that failed."""
+        ids, evaluation = evaluation_ids(self.job.setup), self.job.setup.evaluation
+        pending: list[PendingSlice] = []
+        for benchmark, evaluation_id in ids.items():
+            if self._run.evaluation_error(evaluation_id, STEP) is not None:
+                continue
+            for part in missing(
+                self._run.slices(evaluation_id, STEP),
+                problems_wanted(evaluation, benchmark),
+                full_samples(evaluation, benchmark),
+                cuts=(),
+                most=self.job.runtime.slice_responses,
+            ):
+                pending.append(
+                    PendingSlice(
+                        unit_id=self.folder.name,
+                        setup="model",
+                        seed=self.seed,
+                        untrained=True,
+                        sampling=Sampling(benchmark, STEP, repetition=0),
+                        evaluation_id=evaluation_id,
+                        part=part,
+                        decides=False,
+                        score_ids=tuple(ids.values()),
+                    )
+                )
+        return pending
 
     def at_work(self) -> bool:
         """Whether some process has begun a slice."""
@@ -58,7 +93,7 @@ class ModelEvaluation:
 
     def evaluate(self) -> Iterator[PendingSlice]:
         """Sample slices until none is left unclaimed. Raises EvaluationFailed."""
-        loop = EvaluationLoop(self._study(), lambda _: self._open(), ATTEMPTS)
+        loop = EvaluationLoop(self.folder.parent, self.pending, lambda _: self._open(), ATTEMPTS)
         try:
             yield from loop.slices()
         finally:
@@ -66,46 +101,20 @@ class ModelEvaluation:
 
     def error(self) -> str | None:
         """Why samples could not be taken in several attempts; None without such a failure."""
-        study = self._study()
-        run = study.reader(self.folder.name)
-        for benchmark, evaluation_id in study.evaluation_ids("model").items():
-            reason = run.evaluation_error(evaluation_id, 0)
+        for benchmark, evaluation_id in evaluation_ids(self.job.setup).items():
+            reason = self._run.evaluation_error(evaluation_id, STEP)
             if reason is not None:
                 return f"{benchmark}: {reason}"
         return None
 
     def records(self) -> dict[str, list[ProblemRecord]]:
         """Benchmark → a record of each of its problems. All slices must exist."""
-        study = self._study()
-        run = study.reader(self.folder.name)
-        found = {}
-        for benchmark, evaluation_id in study.evaluation_ids("model").items():
-            records = run.evaluation(evaluation_id, 0)
+        by_benchmark = {}
+        for benchmark, evaluation_id in evaluation_ids(self.job.setup).items():
+            records = self._run.evaluation(evaluation_id, STEP)
             assert records is not None, "no slice is pending"
-            found[benchmark] = records
-        return found
-
-    def _study(self) -> Study:
-        job = self.job
-        setup = replace(
-            job.setup, evaluation=replace(job.setup.evaluation, budget="full", rescore=False)
-        )
-        experiment = Experiment(
-            "eval", {"model": setup}, {}, {}, [self.seed], self.data_dir, job.runtime
-        )
-        unit = Unit(
-            id=self.folder.name,
-            kind="base_eval",
-            setup="model",
-            method=None,
-            knobs={},
-            seed=self.seed,
-            depends_on=(),
-            steps=0,
-            first_batch=0,
-            identity={},
-        )
-        return Study(experiment, [unit], self.folder.parent)
+            by_benchmark[benchmark] = records
+        return by_benchmark
 
     def _open(self) -> GradedSampler:
         job = self.job

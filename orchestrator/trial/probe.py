@@ -10,7 +10,7 @@ have been continued.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.data.prompts import response_text
 from orchestrator.data.training_set import load_training_set
 from orchestrator.engines.interface import Limits, Owner
+from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
@@ -30,7 +31,6 @@ from orchestrator.experiment.probe import (
     truncation_lengths,
 )
 from orchestrator.grading.grader import Grade, Grader, shared_grader
-from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.records.writer import RunWriter
@@ -98,11 +98,10 @@ class ContinuationProbe:
     def prompts(self) -> Prompts:
         """The first training prompts with a gold, each with its position in the training order."""
         data = load_training_set(self.spec.setup, self.spec.data_dir, self.tokenizer)
-        graded = [
-            (index, prompt)
-            for index, prompt in enumerate(data.prompts)
-            if prompt.problem.gold is not None
-        ]
+        graded = []
+        for index, prompt in enumerate(data.prompts):
+            if prompt.problem.gold is not None:
+                graded.append((index, prompt))
         if len(graded) < self.settings.prompts:
             wanted = f"≤ {len(graded)}, the number of training prompts with a gold"
             raise refuse("probe.prompts", self.settings.prompts, wanted)
@@ -113,24 +112,24 @@ class ContinuationProbe:
         too.
         """
         prompts = self.prompts[step * PROMPTS_AT_ONCE : (step + 1) * PROMPTS_AT_ONCE]
-        behaviors: tuple[Behavior, ...] = (Student(), TrustRegion(self.spec.unit.knobs["epsilon"]))
+        student, blended = BEHAVIORS
         sources = {
-            name: self.sample(prompts, each)
-            for name, each in zip(BEHAVIORS, behaviors, strict=True)
+            student: self.sample(prompts, Student()),
+            blended: self.sample(prompts, TrustRegion(self.spec.unit.knobs["epsilon"])),
         }
         if step == 0:
             self.write_documents(prompts, sources)
         for name, source in sources.items():
-            rows = source.rows()
-            self.run.append("rollouts.jsonl", ({"behavior": name} | row for row in rows))
+            self._append("rollouts.jsonl", {"behavior": name}, source.rows())
         for length in truncation_lengths(self.spec.setup):
             cuts = {name: self.cut(source, length) for name, source in sources.items()}
             for continuer in CONTINUERS:
                 rows = self.rows(cuts, self.outcomes(cuts, continuer, length))
-                self.run.append(
-                    "continuations.jsonl",
-                    ({"continuer": continuer, "t": length} | row for row in rows),
-                )
+                self._append("continuations.jsonl", {"continuer": continuer, "t": length}, rows)
+
+    def _append(self, log: str, where: dict[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows to a log, with the columns `where` before their own."""
+        self.run.append(log, (where | dict(row) for row in rows))
 
     def sample(self, prompts: Prompts, behavior: Behavior) -> ProbeSource:
         """Sample the rollouts of step 0, in prompt order; grade them, and let the teacher score
@@ -156,9 +155,9 @@ class ContinuationProbe:
             prefix, key = source.rollouts.response(row)[:length], request.key
             ended = self.spec.setup.student.eos in prefix
             requests = []
-            for draw in range(0 if ended else self.settings.continuations):
+            for repetition in range(0 if ended else self.settings.continuations):
                 own_key = SequenceKey(
-                    Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, draw
+                    Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, repetition
                 )
                 requests.append(Request((*request.prompt_ids, *prefix), own_key))
             cuts.append(Cut(key.prompt, requests, source.grades[row]))
@@ -178,13 +177,15 @@ class ContinuationProbe:
         if not requests:
             return {}
         rollouts = self.generate(continuer, requests, length)
-        texts = [
-            self.text([*request.prompt_ids[-length:], *rollouts.response(row)])
-            for row, request in enumerate(requests)
-        ]
+        texts = []
+        for row, request in enumerate(requests):
+            # A prompt ends with the prefix, which belongs to the answer.
+            texts.append(self.text([*request.prompt_ids[-length:], *rollouts.response(row)]))
         grades = self.grade([request.key.prompt for request in requests], texts)
-        ends = zip(grades, rollouts.truncated_B.tolist(), strict=True)
-        return {request: ProbeOutcome(*end) for request, end in zip(requests, ends, strict=True)}
+        outcomes = {}
+        for row, request in enumerate(requests):
+            outcomes[request] = ProbeOutcome(grades[row], bool(rollouts.truncated_B[row]))
+        return outcomes
 
     def generate(self, continuer: Owner, requests: list[Request], length: int) -> Rollouts:
         """Sample the rest of each response, up to the limit that prefix and rest share."""
@@ -224,17 +225,14 @@ class ContinuationProbe:
         """Write the solved prefix and the prompt-matched rollouts, from the first sample of each
         prompt.
         """
-        rows = range(
-            0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes
-        )
+        each = self.settings.prefixes
+        rows = range(0, min(len(prompts), EXCERPTS) * each, each)
         example, matched = DOCUMENTS
         budgets = self.spec.unit.identity["budgets"]
-        models, vanilla = (
-            (self.engine.store.student, self.engine.store.teacher),
-            sources[REFERENCE].rollouts,
-        )
+        vanilla, store = sources[REFERENCE].rollouts, self.engine.store
         visited = [(vanilla.requests[row].prompt_ids, vanilla.response(row)) for row in rows]
-        self.run.write_document(example, solved_example(*models, visited, self.tokenizer, budgets))
+        solved = solved_example(store.student, store.teacher, visited, self.tokenizer, budgets)
+        self.run.write_document(example, solved)
         self.run.write_document(matched, excerpts(prompts, sources, rows))
 
     def text(self, response: list[int]) -> str:
@@ -244,6 +242,5 @@ class ContinuationProbe:
     def grade(self, prompts: list[int], texts: list[str]) -> list[Grade]:
         """Grade each text as an answer to the prompt at that position of the training order."""
         golds = {index: gold_of(prompt) for index, prompt in self.prompts}
-        return self.grader.grade_many(
-            [(golds[index], text) for index, text in zip(prompts, texts, strict=True)]
-        )
+        wanted = [golds[index] for index in prompts]
+        return self.grader.grade_many(zip(wanted, texts, strict=True))

@@ -101,13 +101,14 @@ def solved_example(
     row, position = _telling_prefix(student, teacher, visited)
     prompt, response = visited[row]
     end = (prompt, response[: position + 1])
-    log_p, log_q = (
-        list(_log_probs(model, end))[-1][-1].double().log_softmax(-1)
-        for model in (student, teacher)
-    )
+    log_p, log_q = _last_log_probs(student, end), _last_log_probs(teacher, end)
     p, q = log_p.exp(), log_q.exp()
     either = torch.maximum(p, q)
     shown = either.topk(min(SHOWN_TOKENS, int((either > 0).sum()))).indices
+    path = []
+    for step in range(PATH_STEPS + 1):
+        beta = step / PATH_STEPS
+        path.append([beta, _path_kl(log_p, log_q, beta)])
     return {
         "prompt": _text(tokenizer, prompt),
         "prefix": _text(tokenizer, response[:position]),
@@ -115,9 +116,7 @@ def solved_example(
         "p": p[shown].tolist(),
         "q": q[shown].tolist(),
         "solutions": [_solution(log_p, log_q, epsilon, shown) for epsilon in budgets],
-        "path": [
-            [i / PATH_STEPS, _path_kl(log_p, log_q, i / PATH_STEPS)] for i in range(PATH_STEPS + 1)
-        ],
+        "path": path,
         "kl_teacher": float(speculation.kl_divergence(log_q, log_p)),
     }
 
@@ -144,7 +143,13 @@ def _log_probs(model: CausalModel, pair: Visited) -> Iterator[Tensor]:
     V).
     """
     hidden = model.predicting(padded([pair[0]], [pair[1]], model.device))
-    yield from (model.log_prob(model.head(part)) for part in hidden.split(HEAD_CHUNK))
+    for part in hidden.split(HEAD_CHUNK):
+        yield model.log_prob(model.head(part))
+
+
+def _last_log_probs(model: CausalModel, pair: Visited) -> Tensor:
+    """Log-probabilities of the last token, of shape (V,)."""
+    return list(_log_probs(model, pair))[-1][-1].double().log_softmax(-1)
 
 
 def _solution(log_p: Tensor, log_q: Tensor, epsilon: float, shown: Tensor) -> dict[str, Any]:

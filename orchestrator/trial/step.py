@@ -15,7 +15,7 @@ from orchestrator.data.training_set import TrainingPrompt, TrainingSet
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import PeakWatch, granted
 from orchestrator.errors import NotFinite
-from orchestrator.experiment.methods import METHODS, behavior_at
+from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.grading.grader import Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
@@ -63,7 +63,9 @@ class TrainingStep:
         else:
             roles.refresh(step)
             rollouts, sampled = roles.rollout.sample(
-                requests, behavior_at(unit.method, unit.knobs, step)
+                requests,
+                behavior_at(unit.method, unit.knobs, step),
+                response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
             )
         digest = sampled.get()
         clock.lap(ROLLOUT)

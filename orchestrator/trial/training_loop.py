@@ -15,12 +15,12 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.training_set import load_training_set
 from orchestrator.engines.device import watch_gpu
+from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import shared_grader
-from orchestrator.models.tokenizer import open_tokenizer
-from orchestrator.records import pulse
+from orchestrator.liveness import pulse
+from orchestrator.liveness.processes import described
 from orchestrator.records.columns import OPENING, READING, START, TRAINING
-from orchestrator.records.processes import described
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.step import TrainingStep
 from orchestrator.workers.roles import Learner, Roles, Rollout, Teacher

@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator.records import pulse
+from orchestrator.liveness import pulse
 from orchestrator.workers.placement import COLOCATED, SPLIT, RoleName, bundles
 from orchestrator.workers.roles import Host, Roles, inline_roles
 from orchestrator.workers.spec import WorkerSpec

@@ -10,7 +10,8 @@ import functools
 from orchestrator.config import Setup
 from orchestrator.engines.interface import Limits, Sampler, Scorer, WeightsRef
 from orchestrator.experiment.methods import behavior_at
-from orchestrator.policy.spec import Behavior, Student
+from orchestrator.policy.randomness import Role, uniforms
+from orchestrator.policy.spec import Behavior, Student, TeacherSequences
 from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate, in_order
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest, digest_rollouts, digest_scores
 from orchestrator.workers.engines import Engines
@@ -42,16 +43,23 @@ class RolloutWorker:
         """Sample from these student weights from now on; the next call of `sample` loads them."""
         self._weights = weights
 
-    def sample(self, requests: list[Request], behavior: Behavior) -> tuple[Rollouts, RolloutDigest]:
-        """One response to each request; teacher scores included if the behavior needed the teacher."""
+    def sample(
+        self, requests: list[Request], behavior: Behavior, max_tokens: int | None = None
+    ) -> tuple[Rollouts, RolloutDigest]:
+        """One response to each request, of at most `max_tokens` or the setup's limit.
+
+        Teacher scores are included if the behavior needed the teacher.
+        """
         sampler = self._sampler_for(behavior)
         if self._weights is not None and self._loaded is not self._weights:
             sampler.load(self._weights)
             self._loaded = self._weights
-        limits = Limits(
-            self._spec.setup.training.max_response_tokens, support_size(self._spec.setup)
-        )
-        rollouts = in_order(concatenate(list(sampler.sample(requests, behavior, limits))), requests)
+        longest = max_tokens or self._spec.setup.training.max_response_tokens
+        limits = Limits(longest, support_size(self._spec.setup))
+        parts: list[Rollouts] = []
+        for each, some in by_behavior(requests, behavior).items():
+            parts.extend(sampler.sample(some, each, limits))
+        rollouts = in_order(concatenate(parts), requests)
         return rollouts, digest_rollouts(rollouts)
 
     def _sampler_for(self, behavior: Behavior) -> Sampler:
@@ -98,6 +106,17 @@ class TeacherWorker:
             concatenate(list(self._answering.sample(requests, Student(), limits))), requests
         )
         return rollouts, digest_rollouts(rollouts)
+
+
+def by_behavior(requests: list[Request], behavior: Behavior) -> dict[Behavior, list[Request]]:
+    """The requests by the behavior that samples them: all by one, unless it mixes sequences."""
+    if not isinstance(behavior, TeacherSequences):
+        return {behavior: requests}
+    drawn = uniforms([request.key for request in requests], Role.SEQUENCE, 1)[:, 0].tolist()
+    parts: dict[Behavior, list[Request]] = {}
+    for request, uniform in zip(requests, drawn, strict=True):
+        parts.setdefault(behavior.of(uniform), []).append(request)
+    return parts
 
 
 def support_size(setup: Setup) -> int:

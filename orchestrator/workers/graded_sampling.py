@@ -18,8 +18,8 @@ from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problems import Problem
 from orchestrator.data.prompts import render, response_text
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
+from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.grading.grader import Grade, shared_grader
-from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
@@ -28,7 +28,7 @@ from orchestrator.workers.canary import check_canary
 
 
 class Samples(NamedTuple):
-    """The samples to take: a range of problems by a range of sample numbers, in one draw.
+    """The samples to take: a range of problems by a range of sample numbers, in one repetition.
 
     `seed` is the training run's, `step` the checkpoint's: other runs get other samples.
     """
@@ -38,7 +38,7 @@ class Samples(NamedTuple):
     samples: range
     seed: int
     step: int
-    draw: int = 0
+    repetition: int = 0
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _Counts:
 class GradedSampler:
     """Samples and grades responses of a student, in its initial or last loaded weights.
 
-    `drawn_as` replaces the step of all wanted samples, for a model that no sweep trained.
+    `sampled_as` replaces the step of all wanted samples, for a model that no sweep trained.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class GradedSampler:
         sampler: Sampler,
         data_dir: str | None,
         grader_deadline_s: float,
-        drawn_as: int | None = None,
+        sampled_as: int | None = None,
     ):
-        self._setup, self._data_dir, self._drawn_as = setup, data_dir, drawn_as
+        self._setup, self._data_dir, self._sampled_as = setup, data_dir, sampled_as
         self._sampler, self._tokenizer_folder = sampler, tokenizer
         self._grader = shared_grader(grader_deadline_s)
         self._benchmarks: dict[str, list[tuple[Problem, tuple[int, ...]]]] = {}
@@ -90,7 +90,7 @@ class GradedSampler:
         evaluation = self._setup.evaluation
         posed = self._posed(wanted.benchmark)
         problems = {index: posed[index][0] for index in wanted.problems}
-        step = wanted.step if self._drawn_as is None else self._drawn_as
+        step = wanted.step if self._sampled_as is None else self._sampled_as
         requests = []
         for index in wanted.problems:
             for sample in wanted.samples:
@@ -100,7 +100,7 @@ class GradedSampler:
                     step,
                     index,
                     sample,
-                    draw=evaluation.seed + wanted.draw,
+                    repetition=evaluation.seed + wanted.repetition,
                 )
                 requests.append(Request(posed[index][1], key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
@@ -150,15 +150,28 @@ class GradedSampler:
 
 
 def _record(problem: Problem, counts: _Counts) -> ProblemRecord:
-    answers = Counter(grade.extracted for grade in counts.grades if grade.extracted is not None)
+    answers: Counter[str] = Counter()
+    right_answers: Counter[str] = Counter()
+    tokens_right = no_answer = timed_out = 0
+    for grade, length in zip(counts.grades, counts.lengths, strict=True):
+        timed_out += grade.timed_out
+        if grade.extracted is None:
+            no_answer += 1
+            continue
+        answers[grade.extracted] += 1
+        if grade.correct:
+            right_answers[grade.extracted] += 1
+            tokens_right += length
     return ProblemRecord(
         problem=problem.id,
         n=len(counts.grades),
-        correct=sum(grade.correct for grade in counts.grades),
+        correct=right_answers.total(),
         truncated=counts.truncated,
-        no_answer=sum(grade.extracted is None for grade in counts.grades),
-        timed_out=sum(grade.timed_out for grade in counts.grades),
+        no_answer=no_answer,
+        timed_out=timed_out,
         tokens=sum(counts.lengths),
         answers=dict(sorted(answers.items())),
         lengths=length_histogram(counts.lengths),
+        right_answers=dict(sorted(right_answers.items())),
+        tokens_right=tokens_right,
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from orchestrator.engines.interface import WeightsRef
+from orchestrator.liveness.processes import place
 from orchestrator.policy.spec import Behavior, Objective
-from orchestrator.records.processes import place
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 from orchestrator.workers.engines import Engines
@@ -72,9 +72,11 @@ class Rollout:
         self.transport.call("rollout", RolloutWorker.load, weights).get()
 
     def sample(
-        self, requests: list[Request], behavior: Behavior
+        self, requests: list[Request], behavior: Behavior, max_tokens: int | None = None
     ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
-        return self.transport.call_for_two("rollout", RolloutWorker.sample, requests, behavior)
+        return self.transport.call_for_two(
+            "rollout", RolloutWorker.sample, requests, behavior, max_tokens
+        )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 
 from analysis import frames
 from analysis.report.page import build_page
+from analysis.results import tracked_tables
 from analysis.table import build
 from analysis.table.compare import compare, to_markdown
 from analysis.table.formats import FORMATS
@@ -128,7 +129,11 @@ def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
     frame = frames.confirmed(table).set_index(["method", "benchmark"])
     assert frame.loc[("skd", "avg"), "p_value"] == pytest.approx(gap["p_value"], abs=1e-4)
     assert frame.loc[("trust_region", "avg"), "seeds"] == 3
-    assert frames.confirmed(build.results_table(study_of(tmp_path / "other"))).empty
+    headings, rows = tracked_tables(table)["confirmed"]
+    assert dict(zip(headings, rows[-1], strict=True))["seeds"] == 3
+    unconfirmed = build.results_table(study_of(tmp_path / "other"))
+    assert frames.confirmed(unconfirmed).empty
+    assert tracked_tables(unconfirmed).keys() == {"results", "scores"}
 
 
 def test_until_wants_seeds_that_confirm(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import combinations, product
 from math import isnan, nan
 from pathlib import Path
@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
@@ -28,24 +29,23 @@ from analysis.figures import (
     entropy,
     output,
     overview,
+    panels,
     style,
     sweep,
     tradeoff,
     trajectories,
 )
 from analysis.figures.curves import Curve, Grid, SeedMean, Series
-from analysis.figures.support import SupportPoint
+from analysis.figures.early_rollouts import SupportPoint
 
 TITLE = "Costs $5 ← $8"
 BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)
 TRB = {"epsilon0": 0.05, "K": 12}
-Lines = dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]]
+SKD = {"K": 15, "tau_T": 0.2}
 
 
-def series(
-    curve: Curve, method: str = "vanilla", knobs: dict[str, Any] | None = None, sft: bool = False
-) -> Series:
-    return Series(method, knobs or {}, curve, sft)
+def series(curve: Curve, method: str = "vanilla", sft: bool = False, **knobs: Any) -> Series:
+    return Series(method, knobs, curve, sft)
 
 
 def long_curve(steps: int = 400) -> Curve:
@@ -53,16 +53,29 @@ def long_curve(steps: int = 400) -> Curve:
 
 
 def line(axes: Axes, label: str) -> Line2D:
-    return next(found for found in axes.get_lines() if found.get_label() == label)
+    return next(drawn for drawn in axes.get_lines() if drawn.get_label() == label)
 
 
-def labels(figure: Figure) -> list[str]:
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+def labels(legends: Figure | Legend | None) -> list[str]:
+    """The texts of a legend, or of the legend below a figure."""
+    if isinstance(legends, Figure):
+        (legends,) = legends.legends
+    assert legends is not None
+    return [text.get_text() for text in legends.get_texts()]
 
 
-def values(found: Line2D) -> list[float | None]:
+def ticks(axes: Axes) -> list[str]:
+    return [tick.get_text() for tick in axes.get_xticklabels()]
+
+
+def values(drawn: Line2D) -> list[float | None]:
     """Heights, None where the line breaks."""
-    return [None if isnan(y) else round(float(y), 6) for y in np.asarray(found.get_ydata(), float)]
+    return [None if isnan(y) else round(float(y), 6) for y in np.asarray(drawn.get_ydata(), float)]
+
+
+def panel_title(axes: Axes) -> str:
+    """Without the letter."""
+    return axes.get_title(loc="left").partition("$  ")[2] or axes.get_title()
 
 
 def only(figure: Figure) -> Axes:
@@ -70,17 +83,20 @@ def only(figure: Figure) -> Axes:
     return axes
 
 
+def segments(axes: Axes) -> list[tuple[str, np.ndarray]]:
+    """Label and ends of each error bar."""
+    bars = [part for part in axes.collections if isinstance(part, LineCollection)]
+    return [(str(bar.get_label()), np.asarray(bar.get_segments())[0].round(6)) for bar in bars]
+
+
 # --- trajectories ---
 
 
 def test_trajectories_are_lines_in_per_cent_beside_their_difference_to_vanilla() -> None:
-    runs = [
-        series({0: [0.1], 20: [0.25, 0.35]}),
-        series({20: [0.5]}, "sft_warmup", {"K": 15}, sft=True),
-    ]
+    runs = [series({0: [0.1], 20: [0.25, 0.35]}), series({20: [0.5]}, "sft_warmup", sft=True, K=15)]
     figure = trajectories.draw([*runs, series({}, "veto")], TITLE)
     axes, difference = figure.axes
-    assert labels(figure) == ["Vanilla, 2 seeds", "SFT warmup $K$=15, 1 seed", style.SPREAD]
+    assert labels(figure) == ["Vanilla, 2 seeds", "SFT warmup $K$=15, 1 seed", panels.SPREAD]
     assert values(line(axes, "Vanilla, 2 seeds")) == [10.0, 30.0]
     assert list(np.asarray(line(axes, "Vanilla, 2 seeds").get_xdata())) == [0, 20]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("optimizer step", "mean pass@1 (%)")
@@ -91,14 +107,11 @@ def test_trajectories_are_lines_in_per_cent_beside_their_difference_to_vanilla()
     assert "no step 0" in figure.legends[0].get_title().get_text()
 
 
-def test_a_single_line_has_no_difference() -> None:
-    axes = only(trajectories.draw([series({0: [0.1], 20: [0.25]})], TITLE))
-    assert (axes.get_ylabel(), axes.get_title()) == ("mean pass@1 (%)", TITLE)
-
-
-def test_steps_are_whole() -> None:
+def test_a_single_line_has_whole_steps_and_no_difference() -> None:
     axes = only(trajectories.draw([series({0: [0.1], 1: [0.2], 2: [0.3]})], TITLE))
+    assert (axes.get_ylabel(), axes.get_title()) == ("mean pass@1 (%)", TITLE)
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
+    assert not axes.collections, "one seed has no band"
 
 
 def test_seeds_are_a_mean_and_a_band() -> None:
@@ -109,19 +122,18 @@ def test_seeds_are_a_mean_and_a_band() -> None:
     (band,) = (part for part in axes.collections if isinstance(part, PolyCollection))
     heights = np.concatenate([path.vertices for path in band.get_paths()])[:, 1]  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert (heights.min(), heights.max()) == pytest.approx((30 - 200**0.5, 30 + 200**0.5))
-    assert not only(trajectories.draw([series({0: [0.1], 20: [0.2]})], TITLE)).collections
 
 
-def test_a_note_stands_over_the_legend_and_seeds_that_differ_are_told() -> None:
+def test_a_note_stands_over_the_legend_and_lines_name_their_seeds_where_these_differ() -> None:
     lines = [series({0: [0.1, 0.2]}), series({0: [0.1]}, "veto")]
     figure = trajectories.draw(lines, TITLE, "One seed each.")
     assert figure.legends[0].get_title().get_text() == "One seed each."
-    assert labels(figure) == ["Vanilla, 2 seeds", "Veto, 1 seed", style.SPREAD]
+    assert labels(figure) == ["Vanilla, 2 seeds", "Veto, 1 seed", panels.SPREAD]
 
 
 def test_a_single_point_is_visible() -> None:
-    (drawn,) = only(trajectories.draw([series({20: [0.2]})], TITLE)).get_lines()
-    assert (values(drawn), drawn.get_marker(), drawn.get_markevery()) == ([20.0], "X", [True])
+    (point,) = only(trajectories.draw([series({20: [0.2]})], TITLE)).get_lines()
+    assert (values(point), point.get_marker(), point.get_markevery()) == ([20.0], "X", [True])
 
 
 # --- long and broken lines ---
@@ -149,23 +161,24 @@ def test_long_lines_lie_under_their_running_mean() -> None:
     assert labels(figure) == ["Vanilla"]
 
 
-def test_running_means_take_what_is_there() -> None:
-    found = style.running_mean([1.0, nan, 3.0])
-    assert (found[0], found[2]) == (2.0, 2.0)
-    assert isnan(found[1])
+def test_running_means_take_the_values_that_are_present() -> None:
+    first, middle, last = panels.running_mean([1.0, nan, 3.0])
+    assert (first, last) == (2.0, 2.0)
+    assert isnan(middle)
 
 
 # --- entropy ---
 
 
 def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
-    trust = series({0: [0.1], 1: [0.05]}, "trust_region", TRB)
+    trust = series({0: [0.1], 1: [0.05]}, "trust_region", **TRB)
     figure = entropy.draw([series({0: [0.2], 1: [0.1]}), trust], [series({0: [0.2]})], 12, TITLE)
     upper, lower = figure.axes
     assert values(line(upper, "Vanilla")) == [0.2, 0.1]
     assert values(line(lower, "Vanilla")) == [20.0]
-    spans = [cast(Rectangle, axes.patches[0]) for axes in (upper, lower)]
-    assert [(span.get_x(), span.get_width()) for span in spans] == [(0, 12)] * 2
+    for axes in (upper, lower):
+        span = cast(Rectangle, axes.patches[0])
+        assert (span.get_x(), span.get_width()) == (0, 12)
     assert upper.get_ylim()[0] == 0
     assert labels(figure) == ["warmup, $K$=12", "Vanilla", r"TRB $\varepsilon_0$=0.05, $K$=12"]
     assert not entropy.draw([trust], [], None, TITLE).axes[0].patches
@@ -176,50 +189,32 @@ def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
 
 def grids(spread: float | None = None) -> list[Grid]:
     """Two grids of two knobs, one of one knob, and two methods of a single setting."""
-    trust = {
-        (("epsilon0", budget),): {
+    trust: dict[Any, dict[float, SeedMean | None]] = {}
+    fixed: dict[float, SeedMean | None] = {}
+    for budget in BUDGETS:
+        fixed[budget] = SeedMean(0.4 - budget)
+        trust[(("epsilon0", budget),)] = {
             k: SeedMean(0.4 + budget + k / 1000, spread) for k in (15, 25, 50)
         }
-        for budget in BUDGETS
-    }
-    skd: Lines = {
+    skd: dict[Any, dict[float, SeedMean | None]] = {
         (("tau_T", 0.2),): {15: SeedMean(0.4), 25: None, 50: SeedMean(0.41)},
         (("tau_T", 1.0),): {15: SeedMean(0.42), 25: SeedMean(0.39), 50: SeedMean(0.38)},
     }
     return [
-        Grid("trust_region", "K", {}, trust),  # pyright: ignore[reportArgumentType]
+        Grid("trust_region", "K", {}, trust),
         Grid("skd", "K", {}, skd),
-        Grid(
-            "fixed_epsilon",
-            "epsilon",
-            {},
-            {(): {budget: SeedMean(0.4 - budget) for budget in BUDGETS}},
-        ),
+        Grid("fixed_epsilon", "epsilon", {}, {(): fixed}),
         Grid("veto", None, {"beta_start": 0.4}, {(): {0: SeedMean(0.37, margin=0.02)}}),
         Grid("sft_warmup", None, {"K": 15}, {(): {0: SeedMean(0.44, spread)}}),
-    ]
-
-
-def bars(axes: Axes) -> list[tuple[str, list[float]]]:
-    """Label and ends of each error bar."""
-    found = [part for part in axes.collections if isinstance(part, LineCollection)]
-    return [
-        (str(bar.get_label()), [float(y) for y in np.asarray(bar.get_segments())[0, :, 1].round(6)])
-        for bar in found
     ]
 
 
 def test_a_panel_for_each_grid_and_vanilla_across() -> None:
     figure = sweep.draw(grids(), SeedMean(0.39), TITLE)
     first, second, third, fourth = figure.axes
-    assert [panel_title(axes) for axes in figure.axes] == [
-        "TRB",
-        "SKD",
-        "Fixed ε",
-        "single settings",
-    ]
+    assert list(map(panel_title, figure.axes)) == ["TRB", "SKD", "Fixed ε", "single settings"]
     assert values(line(first, r"TRB $\varepsilon_0$=0.001")) == [41.6, 42.6, 45.1]
-    assert [tick.get_text() for tick in first.get_xticklabels()] == ["15", "25", "50"]
+    assert ticks(first) == ["15", "25", "50"]
     assert values(line(second, r"SKD $\tau_T$=0.2")) == [40.0, None, 41.0]
     assert values(line(third, "Fixed ε")) == [39.9, 39.5, 39.0, 38.0, 35.0]
     assert values(line(fourth, r"Veto $\beta_0$=0.4")) == [37.0]
@@ -230,36 +225,34 @@ def test_a_panel_for_each_grid_and_vanilla_across() -> None:
 
 def test_a_method_looks_the_same_in_every_panel_and_figure() -> None:
     figure = sweep.draw(grids(), None, TITLE)
-    drawn = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
-    for start, method in (
-        ("TRB", "trust_region"),
-        ("SKD", "skd"),
-        ("Fixed", "fixed_epsilon"),
-        ("Veto", "veto"),
+    drawn = {str(own.get_label()): own for axes in figure.axes for own in axes.get_lines()}
+    for start, method, shades in (
+        ("TRB", "trust_region", 5),
+        ("SKD", "skd", 2),
+        ("Fixed", "fixed_epsilon", 1),
+        ("Veto", "veto", 1),
     ):
-        own = [line for label, line in drawn.items() if label.startswith(start)]
-        assert {line.get_marker() for line in own} == {style.LOOKS[method][1]}
-        assert to_hex(own[-1].get_color()).upper() == style.LOOKS[method][0]
-    assert (
-        len({to_hex(line.get_color()) for label, line in drawn.items() if label.startswith("TRB")})
-        == 5
-    )
+        lines = [own for label, own in drawn.items() if label.startswith(start)]
+        assert {own.get_marker() for own in lines} == {style.STYLES[method][1]}
+        colors = [to_hex(own.get_color()).upper() for own in lines]
+        assert (colors[-1], len(set(colors))) == (style.STYLES[method][0], shades)
 
 
 def test_points_are_points_on_the_page_and_in_the_legend() -> None:
-    figure = sweep.draw(grids(), None, TITLE)
-    styles = {
-        str(handle.get_label()): handle.get_linestyle() for handle in figure.legends[0].get_lines()
-    }
+    handles = sweep.draw(grids(), None, TITLE).legends[0].get_lines()
+    styles = {str(handle.get_label()): handle.get_linestyle() for handle in handles}
     assert (styles[r"Veto $\beta_0$=0.4"], styles["Fixed ε"]) == ("None", "-")
 
 
 def test_bars_are_of_seeds_or_of_problems() -> None:
-    first, second, _, single = sweep.draw(grids(0.01), None, TITLE).axes
-    assert len(bars(first)) == 15
-    assert bars(first)[0] == (style.SPREAD, [40.6, 42.6])
-    assert bars(second) == []
-    assert bars(single) == [(style.MARGIN, [35.0, 39.0]), (style.SPREAD, [43.0, 45.0])]
+    bars: list[list[tuple[str, list[float]]]] = []
+    for axes in sweep.draw(grids(0.01), None, TITLE).axes:
+        bars.append([(label, list(ends[:, 1])) for label, ends in segments(axes)])
+    first, second, _, single = bars
+    assert len(first) == 15
+    assert first[0] == (panels.SPREAD, [40.6, 42.6])
+    assert second == []
+    assert single == [(panels.MARGIN, [35.0, 39.0]), (panels.SPREAD, [43.0, 45.0])]
 
 
 def test_a_grid_of_two_points() -> None:
@@ -271,43 +264,41 @@ def test_a_grid_of_two_points() -> None:
 
 # --- support and reward ---
 
+SCHEDULES = [("trust_region", k) for k in (15, 25, 50)] + [("fixed_epsilon", None)]
+
 
 def cloud() -> list[SupportPoint]:
-    schedules = [
-        ("trust_region", 15),
-        ("trust_region", 25),
-        ("trust_region", 50),
-        ("fixed_epsilon", None),
-    ]
-    blended = [
-        SupportPoint(method, budget, warmup, 0, -0.6 + budget * 4, 0.75 - budget, 0.3 + budget)
-        for (method, warmup), budget in product(schedules, BUDGETS)
-    ]
-    return [SupportPoint("vanilla", None, None, 0, -0.65, 0.78, 0.25), *blended]
+    points = [SupportPoint("vanilla", None, None, 0, -0.65, 0.78, 0.25)]
+    for (method, warmup), budget in product(SCHEDULES, BUDGETS):
+        place = (-0.6 + budget * 4, 0.75 - budget, 0.3 + budget)
+        points.append(SupportPoint(method, budget, warmup, 0, *place))
+    return points
+
+
+def scattered(figure: Figure) -> list[PathCollection]:
+    return [part for part in figure.axes[0].collections if isinstance(part, PathCollection)]
 
 
 def test_a_point_for_each_run() -> None:
     figure = tradeoff.draw(cloud(), TITLE)
-    groups = [part for part in figure.axes[0].collections if isinstance(part, PathCollection)]
-    drawn = {tuple(np.round(xy, 6)) for group in groups for xy in np.asarray(group.get_offsets())}
-    assert drawn == {(round(p.log_prob, 6), round(p.auroc, 6)) for p in cloud()}
+    places = {tuple(np.asarray(part.get_offsets())[0].round(6)) for part in scattered(figure)}
+    assert places == {(round(p.log_prob, 6), round(p.auroc, 6)) for p in cloud()}
     assert labels(figure) == [
         *("TRB $K$=15", "TRB $K$=25", "TRB $K$=50", "Fixed ε", "Vanilla"),
         *(rf"size: $\varepsilon$={budget:g}" for budget in BUDGETS),
     ]
-    paths = [list(np.asarray(found.get_xdata(), float)) for found in figure.axes[0].get_lines()]
-    assert [path for path in paths if path != sorted(path)] == []
+    paths = [list(np.asarray(path.get_xdata(), float)) for path in figure.axes[0].get_lines()]
+    assert paths == list(map(sorted, paths))
     assert sorted(map(len, paths)) == [1, 5, 5, 5, 5]
 
 
 def test_color_is_reward_and_size_is_budget() -> None:
     figure = tradeoff.draw(cloud(), TITLE)
-    group = next(part for part in figure.axes[0].collections if isinstance(part, PathCollection))
-    light = [sum(color[:3]) for color in np.asarray(group.get_facecolor())]
-    sizes = list(group.get_sizes())
-    assert light == sorted(light)
-    assert sizes == sorted(sizes)
-    assert len(set(sizes)) == len(set(light)) == len(BUDGETS)
+    light, sizes = [], []
+    for part in scattered(figure)[1:6]:  # of one schedule, in ascending order of the budget
+        light.append(part.to_rgba(np.asarray(part.get_array()))[0][:3].sum())
+        sizes.append(part.get_sizes()[0])
+    assert (light, sizes) == (sorted(set(light)), sorted(set(sizes)))
     assert figure.axes[1].get_ylabel() == "correct rollouts (%)"
     assert figure.axes[1].get_ylim() == pytest.approx((25, 35))
 
@@ -315,25 +306,18 @@ def test_color_is_reward_and_size_is_budget() -> None:
 def test_one_run_is_a_figure() -> None:
     figure = tradeoff.draw(cloud()[:1], TITLE)
     assert labels(figure) == ["Vanilla"]
-    (low, high), (left, right) = figure.axes[0].get_ylim(), figure.axes[0].get_xlim()
-    assert (high - low, right - left) == pytest.approx(
-        (tradeoff.LEAST_AUROC, tradeoff.LEAST_LOG_PROB), rel=0.2
-    )
+    axes, least = figure.axes[0], (tradeoff.LEAST_LOG_PROB, tradeoff.LEAST_AUROC)
+    assert (np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim())) == pytest.approx(least, rel=0.2)
 
 
 def test_points_have_crosses_where_steps_can_be_left_out() -> None:
     point = replace(cloud()[0], log_prob_margin=0.03, auroc_margin=0.02)
     figure = tradeoff.draw([point, cloud()[1]], TITLE)
-    ends = [
-        np.asarray(part.get_segments())[0]
-        for part in figure.axes[0].collections
-        if isinstance(part, LineCollection)
-    ]
-    assert [list(np.ptp(cross, axis=0).round(6)) for cross in ends] == [[0.06, 0.0], [0.0, 0.04]]
+    lengths = [list(np.ptp(ends, axis=0).round(6)) for _, ends in segments(figure.axes[0])]
+    assert lengths == [[0.06, 0.0], [0.0, 0.04]]
     assert labels(figure)[-1] == tradeoff.INTERVAL
     assert tradeoff.widened([0.2, 0.21], 0.1) == pytest.approx((0.155, 0.255))
     assert tradeoff.widened([0.2, 0.5], 0.1) == (0.2, 0.5)
-    assert output.to_bytes(figure, "png")
 
 
 # --- continuation gains ---
@@ -349,22 +333,12 @@ def test_bars_of_gains_with_their_intervals() -> None:
     axes = only(figure)
     bars = {round(bar.get_x() + bar.get_width() / 2, 6): bar.get_height() for bar in axes.patches}  # pyright: ignore[reportAttributeAccessIssue]
     assert bars == {-0.2: -12.5, 0.8: 25.0, 0.2: 0.0, 1.2: 50.0}
-    intervals = [
-        np.asarray(part.get_segments())[0]
-        for part in axes.collections
-        if isinstance(part, LineCollection)
-    ]
-    assert [list(ends[:, 1].round(6)) for ends in intervals] == [[10, 40], [-10, 10], [25, 75]]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["32", "64", "128"]
-    assert labels(figure) == [
-        continuation.INTERVAL,
-        "continued by the student",
-        "continued by the teacher",
-    ]
-
-
-def test_a_gain_that_is_not_there_has_words_and_no_bar() -> None:
-    axes = only(continuation.draw(GAINS, TITLE))
+    intervals = [list(ends[:, 1]) for _, ends in segments(axes)]
+    assert intervals == [[10, 40], [-10, 10], [25, 75]]
+    assert ticks(axes) == ["32", "64", "128"]
+    named = ["continued by the student", "continued by the teacher"]
+    assert labels(figure) == [continuation.INTERVAL, *named]
+    # A gain that is missing has words and no bar.
     marks = [(text.get_text(), tuple(np.round(text.get_position(), 6))) for text in axes.texts]
     assert marks == [("no data", (1.8, 0)), ("no data", (2.2, 0))]
 
@@ -373,61 +347,49 @@ def test_a_gain_that_is_not_there_has_words_and_no_bar() -> None:
 
 
 def example(budgets: Sequence[float] = BUDGETS) -> dict[str, Any]:
-    tokens = ["3", " the", "\n", "$x$", "因此", "a long token indeed"]
     p, q = [0.5, 0.2, 0.1, 0.1, 0.05, 0.05], [0.02, 0.08, 0.6, 0.1, 0.1, 0.1]
-    halfway = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
-    solutions = [{"epsilon": e, "beta": e**0.5, "kl": e, "mu": halfway} for e in budgets]
-    path = [[i / 50, (i / 50) ** 2] for i in range(51)]
+    halfway = list(np.mean([p, q], axis=0))
     return {
-        "tokens": tokens,
+        "tokens": ["3", " the", "\n", "$x$", "因此", "a long token indeed"],
         "p": p,
         "q": q,
-        "solutions": solutions,
-        "path": path,
+        "solutions": [{"epsilon": e, "beta": e**0.5, "kl": e, "mu": halfway} for e in budgets],
+        "path": [[i / 50, (i / 50) ** 2] for i in range(51)],
         "prefix": "so\n $1 + 2$ 因",
     }
 
 
+def dashed(axes: Axes) -> list[float | None]:
+    """Heights of the budgets."""
+    return [values(own)[0] for own in axes.get_lines() if own.get_linestyle() == "--"]
+
+
 def test_the_path_with_each_budget_and_its_beta() -> None:
     left, _ = overview.draw(example(), TITLE).axes
-    path = left.get_lines()[0]
+    path = left.get_lines()[-1]
     xs, ys = np.asarray(path.get_xdata(), float), np.asarray(path.get_ydata(), float)
     assert (xs[0], xs[-1], ys[-1]) == (1 / 50, 1.0, 1.0)
     assert set(BUDGETS) < set(ys)
     assert list(xs) == sorted(xs)
     solved = line(left, r"$\varepsilon$=0.01: $\beta^*$=0.1")
     assert (list(np.asarray(solved.get_xdata())), values(solved)) == ([0.1], [0.01])
-    assert [
-        values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"
-    ] == list(BUDGETS)
-    legend = left.get_legend()
-    assert legend is not None
-    assert len(legend.get_texts()) == len(BUDGETS)
+    assert dashed(left) == list(BUDGETS)
+    assert len(labels(left.get_legend())) == len(BUDGETS)
 
 
 def test_bars_of_student_solutions_and_teacher() -> None:
     _, right = overview.draw(example(), TITLE).axes
     heights = [bar.get_height() for bar in right.patches]  # pyright: ignore[reportAttributeAccessIssue]
     assert (heights[:6], heights[-6:]) == (example()["p"], example()["q"])
-    legend = right.get_legend()
-    assert legend is not None
-    budgets = [rf"$\mu^*$ at $\varepsilon$={budget}" for budget in (0.001, 0.01, 0.05)]
-    assert [text.get_text() for text in legend.get_texts()] == [
-        r"student $\pi_S$",
-        *budgets,
-        r"teacher $\pi_T$",
-    ]
-    assert [tick.get_text() for tick in right.get_xticklabels()] == [
-        *("3", "␣the", "↵", "$x$", r"\u56e0\u6b64"[:9] + "…", "a␣long␣to…"),
-    ]
+    solved = [rf"$\mu^*$ at $\varepsilon$={budget}" for budget in (0.001, 0.01, 0.05)]
+    assert labels(right.get_legend()) == [r"student $\pi_S$", *solved, r"teacher $\pi_T$"]
+    assert ticks(right) == ["3", "␣the", "↵", "$x$", r"\u56e0\u6b64"[:9] + "…", "a␣long␣to…"]
     assert right.get_xlabel() == "next token after “so $1 + 2$ ·”"
 
 
 def test_a_budget_of_nothing_is_the_student() -> None:
     left, right = overview.draw(example([0.0, 0.01]), TITLE).axes
-    assert [values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"] == [
-        0.01
-    ]
+    assert dashed(left) == [0.01]
     assert len(right.patches) == 4 * 6
 
 
@@ -435,87 +397,59 @@ def test_a_budget_of_nothing_is_the_student() -> None:
 
 
 def columns() -> dict[str, list[Series]]:
-    trust: Curve = {step: [0.01 * step] for step in range(50)}
-    skd: Curve = {step: [0.01 * step] for step in range(400)}
-    both = [series(long_curve()), series(long_curve(), "trust_region", TRB)]
-    blended = [series(trust, "trust_region", TRB)]
+    both = [series(long_curve()), series(long_curve(), "trust_region", **TRB)]
+    blended = [series({step: [0.01 * step] for step in range(50)}, "trust_region", **TRB)]
     own = ("beta", "teacher_feasible", "behavior_kl", "acceptance", "rounds_per_token")
-    rows: dict[str, list[Series]] = {
-        key: blended if key in own else both for key in diagnostics.PANELS
-    }
-    return rows | {"replaced": [series(skd, "skd", {"K": 15, "tau_T": 0.2})]}
+    rows = {key: blended if key in own else both for key in diagnostics.PANELS}
+    return rows | {"replaced": [series({step: [0.01 * step] for step in range(400)}, "skd", **SKD)]}
 
 
 def test_a_panel_for_each_column_that_is_there() -> None:
-    some = {
-        key: lines
-        for key, lines in columns().items()
-        if key in ("beta", "reward", "replaced", "truncated")
-    }
+    some = {key: columns()[key] for key in ("beta", "reward", "replaced", "truncated")}
     figure = diagnostics.draw(some | {"acceptance": [series({0: [], 1: []})]}, TITLE)
     shown = [axes for axes in figure.axes if axes.axison]
-    assert [panel_title(axes) for axes in shown] == [
-        r"mean $\beta^*$",
-        "tokens replaced (%)",
-        "truncated (%)",
-        "correct (%)",
-    ]
+    titles = [r"mean $\beta^*$", "tokens replaced (%)", "truncated (%)", "correct (%)"]
+    assert list(map(panel_title, shown)) == titles
     assert values(shown[0].get_lines()[0])[:3] == [0.0, 0.01, 0.02]
     assert values(shown[1].get_lines()[0])[:3] == [0.0, 1.0, 2.0]
-    assert [axes.get_xlabel().split(" (")[0] for axes in shown] == [
-        "blended step",
-        *["optimizer step"] * 3,
-    ]
+    steps = [axes.get_xlabel().split(" (")[0] for axes in shown]
+    assert steps == ["blended step", *["optimizer step"] * 3]
     assert shown[0].get_xlim()[1] < 60 < shown[1].get_xlim()[1]
     assert shown[2].get_xlim() == shown[3].get_xlim()
 
 
-def panel_title(axes: Axes) -> str:
-    """Without the letter."""
-    return axes.get_title(loc="left").partition("$  ")[2] or axes.get_title()
-
-
 def test_a_method_has_one_color_in_all_panels() -> None:
-    figure = diagnostics.draw(columns(), TITLE)
-    named = [
-        drawn
-        for axes in figure.axes
-        for drawn in axes.get_lines()
-        if str(drawn.get_label()).startswith("TRB")
-    ]
-    assert {drawn.get_color() for drawn in named} == {style.BLUE}
+    named = []
+    for axes in diagnostics.draw(columns(), TITLE).axes:
+        named += [own for own in axes.get_lines() if str(own.get_label()).startswith("TRB")]
+    assert {own.get_color() for own in named} == {style.BLUE}
     assert len(named) == len(diagnostics.PANELS) - 1
 
 
 # --- all of them, at the size of the paper's sweep ---
 
-SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    ("vanilla", {}),
-    ("trust_region", {"epsilon0": 0.001, "K": 50}),
-    ("fixed_epsilon", {"epsilon": 0.001}),
-    ("veto", {"beta_start": 0.2}),
-    ("skd", {"K": 15, "tau_T": 0.2}),
-    ("temperature_warmup", {"tau0": 0.95, "E": 25}),
-    ("sft_warmup", {"K": 50}),
-    ("a_new_one", {"gamma": 3.0}),
-]
-SCORES = [
-    series({s: [0.2 + s / 2000] for s in range(0, 401, 20)}, method, knobs)
-    for method, knobs in SETTINGS
-]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "vanilla": {},
+    "trust_region": {"epsilon0": 0.001, "K": 50},
+    "fixed_epsilon": {"epsilon": 0.001},
+    "veto": {"beta_start": 0.2},
+    "skd": SKD,
+    "temperature_warmup": {"tau0": 0.95, "E": 25},
+    "sft_warmup": {"K": 50},
+    "a_new_one": {"gamma": 3.0},
+}
+SCORED: Curve = {step: [0.2 + step / 2000] for step in range(0, 401, 20)}
+SCORES = [series(SCORED, method, **knobs) for method, knobs in SETTINGS.items()]
 DRAW: dict[str, Callable[[float], Figure]] = {
     "trajectories": lambda width: trajectories.draw(SCORES, TITLE, "One seed each.", width),
     "entropy": lambda width: entropy.draw(
-        [series(long_curve())], SCORES[:2], 50, TITLE, None, width
+        [series(long_curve())], SCORES[:2], 50, TITLE, width=width
     ),
     "sweep": lambda width: sweep.draw(grids(0.01), SeedMean(0.39, 0.01), TITLE, width),
     "tradeoff": lambda width: tradeoff.draw(cloud(), TITLE, width),
     "continuation": lambda width: continuation.draw(GAINS, TITLE, width),
     "overview": lambda width: overview.draw(example(), TITLE, width),
     "diagnostics": lambda width: diagnostics.draw(columns(), TITLE, width),
-}
-FIGURES: dict[str, Callable[[], Figure]] = {
-    name: partial(draw, style.WIDTH) for name, draw in DRAW.items()
 }
 
 
@@ -527,18 +461,18 @@ def drawn(name: str, width: float = style.WIDTH) -> tuple[Figure, bytes]:
 
 
 @pytest.mark.parametrize("width", [style.WIDTH, 5.5, 3.7])
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", DRAW)
 def test_no_text_lies_on_another(name: str, width: float) -> None:
     figure, _ = drawn(name, width)
     assert figure.get_figwidth() == width
-    boxes = [
-        (text.get_text(), text.get_window_extent())
-        for text in outer_texts(figure)
-        if text.get_rotation() % 90 == 0
-    ]
     right, top = figure.get_size_inches() * figure.dpi
-    outside = [t for t, b in boxes if b.x0 < -1 or b.y0 < -1 or b.x1 > right + 1 or b.y1 > top + 1]
-    assert [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)] == []
+    boxes, outside = {}, []
+    for text in outer_texts(figure):
+        if text.get_rotation() % 90 == 0:
+            box = boxes[text] = text.get_window_extent()
+            if min(box.x0, box.y0) < -1 or box.x1 > right + 1 or box.y1 > top + 1:
+                outside.append(text)
+    assert [(a, b) for a, b in combinations(boxes, 2) if boxes[a].overlaps(boxes[b])] == []
     assert outside == []
 
 
@@ -547,32 +481,24 @@ def outer_texts(figure: Figure) -> Iterator[Any]:
     yield from figure.texts
     for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
         yield from legend.get_texts()
-    for axes in (axes for axes in figure.axes if axes.axison):
-        yield from (
-            text
-            for text in (
-                axes.title,
-                cast(Any, axes)._left_title,
-                axes.xaxis.label,
-                axes.yaxis.label,
-            )
-            if text.get_text()
-        )
-        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-            shown = (
-                tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
-            )
-            yield from (text for text in shown if text.get_text() and text.get_visible())
+    for axes in figure.axes:
+        if axes.axison:
+            named = [axes.title, cast(Any, axes)._left_title, axes.xaxis.label, axes.yaxis.label]
+            for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+                for tick in axis.get_major_ticks():
+                    if low <= tick.get_loc() <= high and tick.label1.get_visible():
+                        named.append(tick.label1)
+            yield from (text for text in named if text.get_text())
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", DRAW)
 def test_the_same_numbers_give_the_same_bytes_in_any_order(name: str) -> None:
-    kinds: tuple[output.Format, ...] = ("png", "svg")
-    (figure, png), again = drawn(name), FIGURES[name]()
-    first = {"png": png, "svg": output.to_bytes(figure, "svg")}
-    assert [kind for kind in reversed(kinds) if output.to_bytes(again, kind) != first[kind]] == []
-    assert not any(mark in data for data in first.values() for mark in (b"dc:date", b"Software"))
-    assert max(map(len, first.values())) < 400_000
+    (figure, png), again = drawn(name), DRAW[name](style.WIDTH)
+    svg = output.to_bytes(figure, "svg")
+    assert output.to_bytes(again, "svg") == svg
+    assert output.to_bytes(again, "png") == png
+    assert not any(mark in data for data in (png, svg) for mark in (b"dc:date", b"Software"))
+    assert max(len(png), len(svg)) < 400_000
 
 
 def test_saving_writes_both_formats_and_nothing_else(tmp_path: Path) -> None:
@@ -583,7 +509,7 @@ def test_saving_writes_both_formats_and_nothing_else(tmp_path: Path) -> None:
     pdf = paths[1].read_bytes()
     assert pdf.startswith(b"%PDF")
     assert b"CreationDate" not in pdf
-    assert pdf == output.to_bytes(FIGURES["sweep"](), "pdf")
+    assert pdf == output.to_bytes(DRAW["sweep"](style.WIDTH), "pdf")
 
 
 def test_drawing_leaves_no_trace_in_the_settings() -> None:

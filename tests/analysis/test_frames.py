@@ -99,7 +99,7 @@ def test_a_study_is_loaded_as_the_command_line_does(tmp_path: Path) -> None:
     path = ROOT / "experiments" / "quickstart.yaml"
     study = load_study(path, ["training.steps=20"], runs=tmp_path, methods="vanilla,TRB")
     assert set(study.experiment.methods) == {"vanilla", "trust_region"}
-    assert study.experiment.arguments == (
+    assert study.invocation.words == (
         str(path), "training.steps=20", "--methods", "vanilla,TRB", "--runs", str(tmp_path),
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,123 +11,92 @@ from analysis.figures import gantt
 from analysis.figures.gantt import LOST, Bar, Chart, read_chart
 from orchestrator.records.columns import EVALUATE, TRAIN
 from orchestrator.selection.study import Study
+from tests.fake_clocks import slice_row, step_row, write_clocks
 from tests.fake_runs import quickstart, units_of
 
-NOON = 1_795_262_400  # 21 November 2026, 12:00 UTC
+EXPERIMENT, UNITS = quickstart()
+FIRST, SECOND = (unit.id for unit in units_of(UNITS, "trust_region"))
 
 
-def clock(runs: Path, unit_id: str, starts: list[int], rows: list[dict[str, Any]]) -> None:
-    """A unit whose attempts started that many seconds after noon, and what was clocked of it."""
-    folder = runs / unit_id
-    folder.mkdir(parents=True)
-    begun = [
-        {"started": f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}+00:00"}
-        for second in starts
-    ]
-    (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in begun))
-    (folder / "timing.jsonl").write_text(
-        "".join(json.dumps(row | {"at": NOON + row["at"]}) + "\n" for row in rows)
-    )
+def place(host: str, process: int, gpu: str = "") -> dict[str, Any]:
+    return {"host": host, "process": process, "gpu": gpu}
 
 
-def train(step: int, at: int, **where: Any) -> dict[str, Any]:
-    return {"step": step, "phase": "train", "rollout": 10.0, "at": at, **where}
-
-
-def evaluate(at: int, **where: Any) -> dict[str, Any]:
-    return {"step": 2, "phase": "evaluate", "draw": 0, "seconds": 10.0, "at": at, **where}
-
-
-def study(runs: Path) -> tuple[Study, str, str]:
-    """The quickstart, and two of its units."""
-    experiment, units = quickstart()
-    first, second = units_of(units, "trust_region")
-    return Study(experiment, units, runs), first.id, second.id
+def chart_of(runs: Path) -> Chart:
+    return read_chart(Study(EXPERIMENT, UNITS, runs))
 
 
 def test_rows_are_gpus_by_machine_whichever_process_used_them(tmp_path: Path) -> None:
-    made, first, second = study(tmp_path)
-    clock(
+    write_clocks(
         tmp_path,
-        first,
+        FIRST,
         [0],
-        [train(0, 10, host="b", process=1, gpu="10"), evaluate(30, host="a", process=2, gpu="0")],
+        [step_row(0, 10, **place("b", 1, "10")), slice_row(30, **place("a", 2, "0"))],
     )
-    clock(
+    write_clocks(
         tmp_path,
-        second,
+        SECOND,
         [5],
-        [train(0, 25, host="b", process=3, gpu="10"), evaluate(30, host="b", process=4, gpu="9")],
+        [step_row(0, 25, **place("b", 3, "10")), slice_row(30, **place("b", 4, "9"))],
     )
-    chart = read_chart(made)
+    chart = chart_of(tmp_path)
     assert chart.rows == (("a", "GPU 0"), ("b", "GPU 9"), ("b", "GPU 10"))
-    assert [(bar.row, bar.kind, bar.start, bar.end) for bar in chart.bars] == [
-        (0, EVALUATE, 20, 30), (1, EVALUATE, 20, 30), (2, TRAIN, 0, 10), (2, TRAIN, 15, 25),
-    ]  # fmt: skip
+    assert chart.bars == (
+        Bar(0, EVALUATE, 20, 30),
+        Bar(1, EVALUATE, 20, 30),
+        Bar(2, TRAIN, 0, 10),
+        Bar(2, TRAIN, 15, 25),
+    )
 
 
 def test_without_gpus_a_process_takes_the_row_of_one_that_has_ended(tmp_path: Path) -> None:
-    made, first, second = study(tmp_path)
-    clock(
-        tmp_path, first, [0], [train(0, 10, host="a", process=1), evaluate(40, host="a", process=3)]
+    write_clocks(
+        tmp_path, FIRST, [0], [step_row(0, 10, **place("a", 1)), slice_row(40, **place("a", 3))]
     )
-    clock(tmp_path, second, [5], [train(0, 15, host="a", process=2)])
-    chart = read_chart(made)
+    write_clocks(tmp_path, SECOND, [5], [step_row(0, 15, **place("a", 2))])
+    chart = chart_of(tmp_path)
     assert chart.rows == (("a", "process 1"), ("a", "process 2"))
     assert [(bar.row, bar.end) for bar in chart.bars] == [(0, 40), (0, 10), (1, 15)]
 
 
 def test_a_killed_attempt_ends_in_a_cross_and_its_lost_steps_are_told_apart(tmp_path: Path) -> None:
-    made, first, _ = study(tmp_path)
-    here = {"host": "a", "process": 1}
-    rows = [
-        train(0, 10, **here),
-        train(1, 20, **here),
-        train(2, 30, **here),
-        train(1, 60, host="a", process=2),
-    ]
-    clock(tmp_path, first, [0, 50], rows)
-    chart = read_chart(made)
-    assert [(bar.kind, bar.start, bar.end) for bar in chart.bars] == [
-        (LOST, 10, 30),
-        (TRAIN, 0, 10),
-        (TRAIN, 50, 60),
-    ]
-    assert chart.ended == ((0, 30.0), (0, 60.0)), "nobody works at it now, and it is not trained"
-    picture = gantt.picture(made)
-    assert "Attempts that died or were stopped: 2." in picture.basis
+    rows = [step_row(step, 10 * step + 10, **place("a", 1)) for step in range(3)]
+    write_clocks(tmp_path, FIRST, [0, 50], [*rows, step_row(1, 60, **place("a", 2))])
+    chart = chart_of(tmp_path)
+    assert chart.bars == (Bar(0, LOST, 10, 30), Bar(0, TRAIN, 0, 10), Bar(0, TRAIN, 50, 60))
+    assert chart.ended == ((0, 30.0), (0, 60.0)), "no process works at it now, and it is untrained"
+    picture = gantt.picture(Study(EXPERIMENT, UNITS, tmp_path))
+    assert "2" in picture.basis
     assert picture.figure is not None
-    assert "training that was taken again" in [
-        text.get_text() for text in picture.figure.legends[0].get_texts()
-    ]
+    words = [text.get_text() for text in picture.figure.legends[0].get_texts()]
+    assert words == [gantt.KINDS[TRAIN][0], gantt.KINDS[LOST][0], gantt.ENDED]
 
 
 def test_nothing_clocked_is_not_drawn(tmp_path: Path) -> None:
-    assert gantt.picture(study(tmp_path)[0]).missing == "nothing was clocked yet"
-
-
-def chart_of(rows: int, bars: int) -> Chart:
-    """So many GPUs of machines of eight, each with as many bars of a minute."""
-    places = tuple((f"node-{row // 8:02d}", f"GPU {row % 8}") for row in range(rows))
-    of_rows = (
-        Bar(row, TRAIN, 60.0 * bar, 60.0 * bar + 50) for row in range(rows) for bar in range(bars)
-    )
-    return Chart(places, tuple(of_rows), ())
+    picture = gantt.picture(Study(EXPERIMENT, UNITS, tmp_path))
+    assert (picture.figure, picture.missing) == (None, "nothing was clocked yet")
 
 
 @pytest.mark.parametrize("width", [7.2, 3.6])
-def test_many_rows_keep_the_height_of_a_page_and_are_named_by_machine(width: float) -> None:
-    small, large = (gantt.draw(chart_of(rows, 4), "sweep", width) for rows in (8, 86))
-    assert [label.get_text() for label in small.axes[0].get_yticklabels()] == [
-        f"GPU {row}" for row in range(8)
-    ]  # of one machine
-    assert large.get_figheight() < 9
-    names = [label.get_text() for label in large.axes[0].get_yticklabels()]
-    assert (names[0], names[-1], len(names)) == ("node-00 (8)", "node-10 (6)", 11)
+@pytest.mark.parametrize(("gpus", "every"), [(8, 1), (86, 2)])
+def test_rows_keep_the_height_of_a_page_and_thin_ones_leave_out_names(
+    gpus: int, every: int, width: float
+) -> None:
+    rows, bars = [], []
+    for row in range(gpus):
+        rows.append((f"node-{row // 8:02d}", f"GPU {row % 8}"))
+        bars += [Bar(row, TRAIN, 60.0 * minute, 60.0 * minute + 50) for minute in range(4)]
+    figure = gantt.draw(Chart(tuple(rows), tuple(bars), ()), "sweep", width)
+    assert figure.get_figheight() < 9
+    axes = figure.axes[0]
+    assert list(axes.get_yticks()) == list(range(0, gpus, every))
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    several = [" ".join(row) for row in rows]
+    assert names == (several[::every] if gpus > 8 else [name for _, name in rows])
 
 
 def test_bars_too_thin_to_be_seen_run_into_their_neighbours(tmp_path: Path) -> None:
-    made, first, _ = study(tmp_path)
-    rows = [evaluate(10 * at, host="a", process=1) for at in range(1, 5000)]
-    clock(tmp_path, first, [0], rows)
-    assert len(read_chart(made).bars) < 2000
+    write_clocks(
+        tmp_path, FIRST, [0], [slice_row(10 * at, **place("a", 1)) for at in range(1, 5000)]
+    )
+    assert len(chart_of(tmp_path).bars) < 2000

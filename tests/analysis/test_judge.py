@@ -14,7 +14,7 @@ from scipy import stats
 
 from analysis.scores.assess import leave_one_seed_out
 from analysis.scores.candidates import Candidate
-from orchestrator.selection import seeds
+from orchestrator.selection import significance
 from orchestrator.selection.confirmation import LOOKS
 from orchestrator.selection.scores import Tally
 from tests.judge_world import METHODS, TRB, Judged, Shape, World, decided, judged
@@ -116,9 +116,9 @@ def test_leaving_a_seed_out_removes_the_luck_of_the_choice() -> None:
 def test_adjusted_differences_are_those_of_dunnetts_test(counts: tuple[int, ...]) -> None:
     generator = np.random.default_rng(sum(counts))
     control, *others = [generator.normal(size=count) for count in counts]
-    spread = seeds.pool([each.tolist() for each in (control, *others)])
+    spread = significance.pool([each.tolist() for each in (control, *others)])
     assert spread is not None
-    found = seeds.adjusted(
+    found = significance.adjusted(
         [float(each.mean() - control.mean()) for each in others], spread, counts[1:], counts[0]
     )
     expected = stats.dunnett(*others, control=control, rng=np.random.default_rng(1))
@@ -135,31 +135,32 @@ def test_the_bound_is_that_of_published_tables(methods: int, freedom: int, bound
     """Two-sided at 5 %, equal numbers of runs (Dunnett 1964, "New tables for multiple
     comparisons").
     """
-    spread = seeds.SeedSpread(1.0, freedom)
-    found = seeds.adjusted([0.0] * methods, spread, [4] * methods, 4)
+    spread = significance.SeedSpread(1.0, freedom)
+    found = significance.adjusted([0.0] * methods, spread, [4] * methods, 4)
     assert found.reaches[0] / np.sqrt(0.5) == pytest.approx(bound, abs=0.006)
 
 
 def test_a_single_difference_needs_no_correction() -> None:
-    spread = seeds.SeedSpread(1.5, 7)
-    found = seeds.adjusted([2.0], spread, [3], 4)
-    assert found.p_values == [seeds.p_value(2.0, spread, 3, 4)]
-    assert found.reaches == [seeds.reach(spread, 3, 4)]
+    spread = significance.SeedSpread(1.5, 7)
+    found = significance.adjusted([2.0], spread, [3], 4)
+    assert found.p_values == [significance.p_value(2.0, spread, 3, 4)]
+    assert found.reaches == [significance.reach(spread, 3, 4)]
 
 
 def test_corrected_p_values_go_with_their_intervals() -> None:
-    spread = seeds.SeedSpread(1.0, 14)
+    spread = significance.SeedSpread(1.0, 14)
     gaps = [0.0, 0.5, 1.5, 2.2, 2.4, 5.0]
-    found = seeds.adjusted(gaps, spread, [3] * 6, 3)
+    found = significance.adjusted(gaps, spread, [3] * 6, 3)
     assert [p < 0.05 for p in found.p_values] == [
         gap > reach for gap, reach in zip(gaps, found.reaches, strict=True)
     ]
     assert all(
-        p >= seeds.p_value(gap, spread, 3, 3) for p, gap in zip(found.p_values, gaps, strict=True)
+        p >= significance.p_value(gap, spread, 3, 3)
+        for p, gap in zip(found.p_values, gaps, strict=True)
     )
 
 
 def test_holm_steps_down() -> None:
-    assert seeds.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert seeds.holm([0.6, 0.7]) == [1.0, 1.0]
-    assert seeds.holm([]) == []
+    assert significance.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert significance.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert significance.holm([]) == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +33,20 @@ def experiment() -> Experiment:
     return load_experiment(QUICKSTART, ["probe.lengths=[8,4]", "probe.prompts=60"])
 
 
-def write(
-    runs: Path,
-    experiment: Experiment,
-    correct: Correct,
-    lengths: tuple[int, ...] = (4, 8),
-    done: bool = True,
-) -> None:
-    """A probe's directory with made-up counts, its prompts in reverse order."""
+def write(runs: Path, experiment: Experiment, correct: Correct, done: bool = True) -> Study:
+    """A probe's directory with made-up counts, its prompts in reverse order, and its study."""
     with closing(RunWriter(runs, probe_unit(experiment, "arithmetic").id, LOGS)) as run:
-        for t in lengths:
-            for continuer in CONTINUERS:
-                for behavior in BEHAVIORS:
-                    rows = [
-                        row(behavior, continuer, t, prompt, correct)
-                        for prompt in reversed(range(60))
-                    ]
-                    run.append("continuations.jsonl", rows)
+        for t, continuer, behavior in product((4, 8), CONTINUERS, BEHAVIORS):
+            rows = []
+            for prompt in reversed(range(60)):
+                rows.append(row(behavior, continuer, t, prompt, correct))
+            run.append("continuations.jsonl", rows)
         run.write_document("example.json", {"prefix": "2+3="})
         run.write_document("excerpts.json", [{"prompt": "2+3=?"}])
         run.commit(4)
         if done:
             run.finish()
+    return Study(experiment, [], runs)
 
 
 def row(behavior: str, continuer: str, t: int, prompt: int, correct: Correct) -> dict[str, Any]:
@@ -67,46 +61,47 @@ def two_to_three(behavior: str, continuer: str, t: int, prompt: int) -> int:
 
 
 def test_gains_are_ratios_of_success(experiment: Experiment, tmp_path: Path) -> None:
-    write(tmp_path, experiment, two_to_three)
-    gains = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")
-    assert {continuer: list(own) for continuer, own in gains.items()} == {
-        continuer: [4, 8] for continuer in CONTINUERS
-    }
-    for own in gains.values():
-        for gain in own.values():
-            assert gain is not None
-            value, low, high = gain
-            assert value == pytest.approx(0.5)
-            assert low is not None
-            assert high is not None
-            assert low < value < high
+    gains = probe.continuation_gains(write(tmp_path, experiment, two_to_three), "arithmetic")
+    assert [(by, t) for by, own in gains.items() for t in own] == list(product(CONTINUERS, (4, 8)))
+    for gain in [*gains["student"].values(), *gains["teacher"].values()]:
+        assert gain is not None
+        value, low, high = gain
+        assert value == pytest.approx(0.5)
+        assert low is not None
+        assert high is not None
+        assert low < value < high
 
 
 def test_cells_are_told_apart(experiment: Experiment, tmp_path: Path) -> None:
-    values = {("vanilla", "student", 4): 1, ("trust_region", "student", 4): 2, ("vanilla", "student", 8): 2,
-              ("trust_region", "student", 8): 1, ("vanilla", "teacher", 4): 4, ("trust_region", "teacher", 4): 4,
-              ("vanilla", "teacher", 8): 5, ("trust_region", "teacher", 8): 6}  # fmt: skip
-    write(tmp_path, experiment, lambda behavior, continuer, t, _: values[behavior, continuer, t])
-    found = {
-        (c.continuer, c.t): c
-        for c in probe.comparisons(Study(experiment, [], tmp_path), "arithmetic")
+    values = {
+        ("student", 4): (1, 2),
+        ("student", 8): (2, 1),
+        ("teacher", 4): (4, 4),
+        ("teacher", 8): (5, 6),
     }
-    assert {place: c.gain and round(c.gain[0], 9) for place, c in found.items()} == {
-        ("student", 4): 1.0, ("student", 8): -0.5, ("teacher", 4): 0.0, ("teacher", 8): 0.2}  # fmt: skip
-    cell = found["teacher", 8].trust_region
-    assert (cell.total("correct"), cell.total("n"), cell.success) == (360, 480, 0.75)
-    assert (cell.total("finished"), cell.total("prefixes"), cell.finished_share) == (30, 240, 0.125)
+
+    def correct(behavior: str, continuer: str, t: int, _: int) -> int:
+        return values[continuer, t][BEHAVIORS.index(behavior)]
+
+    rows = probe.comparisons(write(tmp_path, experiment, correct), "arithmetic")
+    assert [(row.continuer, row.t) for row in rows] == list(values)
+    for row, gain in zip(rows, (1.0, -0.5, 0.0, 0.2), strict=True):
+        assert row.gain is not None
+        assert row.gain[0] == pytest.approx(gain)
+    cell = rows[-1].trust_region
+    assert (cell.totals["correct"], cell.totals["n"], cell.success) == (360, 480, 0.75)
+    ended = cell.totals["finished"], cell.totals["prefixes"], cell.finished_share
+    assert ended == (30, 240, 0.125)
 
 
 def test_the_interval_is_paired_by_prompt(experiment: Experiment, tmp_path: Path) -> None:
     """Prompts differ a lot in difficulty, the gain on each is the same: the interval is a point."""
-    write(
-        tmp_path,
-        experiment,
-        lambda behavior, _c, _t, prompt: (prompt % 4) * (1 if behavior == "vanilla" else 2),
-    )
-    gain = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")["student"][4]
-    assert gain == pytest.approx((1.0, 1.0, 1.0))
+
+    def correct(behavior: str, _continuer: str, _t: int, prompt: int) -> int:
+        return prompt % 4 * (1 if behavior == "vanilla" else 2)
+
+    gains = probe.continuation_gains(write(tmp_path, experiment, correct), "arithmetic")
+    assert gains["student"][4] == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_the_interval_covers_as_often_as_it_says() -> None:
@@ -127,29 +122,19 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 
 
 def cell(correct: list[int]) -> probe.ProbeCounts:
-    same = (0,) * len(correct)
-    return probe.ProbeCounts(
-        tuple(range(len(correct))),
-        same,
-        same,
-        (N,) * len(correct),
-        tuple(correct),
-        same,
-        same,
-        same,
-    )
+    places, n = tuple(range(len(correct))), (N,) * len(correct)
+    return probe.ProbeCounts(places, n, tuple(correct), Counter())
 
 
 def test_no_vanilla_success_is_no_gain(experiment: Experiment, tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        experiment,
-        lambda behavior, _c, t, _p: 0 if behavior == "vanilla" and t == 4 else 3,
-    )
-    gains = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")
+    def correct(behavior: str, _continuer: str, t: int, _prompt: int) -> int:
+        return 0 if (behavior, t) == ("vanilla", 4) else 3
+
+    study = write(tmp_path, experiment, correct)
+    gains = probe.continuation_gains(study, "arithmetic")
     assert gains["student"][4] is None
     assert gains["student"][8] is not None
-    (first, *_) = view.to_json(Study(experiment, [], tmp_path))["probes"][0]["rows"]
+    (first, *_) = view.to_json(study)["probes"][0]["rows"]
     assert (first["gain"], first["gain_low"], first["gain_high"]) == (None, None, None)
     assert first["trust_region"]["correct"] == 180
 
@@ -161,17 +146,18 @@ def test_hardly_any_vanilla_success_has_no_interval() -> None:
 
 
 def test_nothing_is_read_before_the_end(experiment: Experiment, tmp_path: Path) -> None:
-    write(tmp_path, experiment, two_to_three, done=False)
-    assert probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic") == {}
-    assert probe.example(Study(experiment, [], tmp_path), "arithmetic") is None
-    assert probe.excerpts(Study(experiment, [], tmp_path), "arithmetic") == []
-    assert probe.comparisons(Study(experiment, [], tmp_path / "nowhere"), "arithmetic") == []
+    nowhere = Study(experiment, [], tmp_path / "nowhere")
+    for study in (write(tmp_path, experiment, two_to_three, done=False), nowhere):
+        assert probe.continuation_gains(study, "arithmetic") == {}
+        assert probe.example(study, "arithmetic") is None
+        assert probe.excerpts(study, "arithmetic") == []
+        assert probe.comparisons(study, "arithmetic") == []
 
 
 def test_documents(experiment: Experiment, tmp_path: Path) -> None:
-    write(tmp_path, experiment, two_to_three)
-    assert probe.example(Study(experiment, [], tmp_path), "arithmetic") == {"prefix": "2+3="}
-    assert probe.excerpts(Study(experiment, [], tmp_path), "arithmetic") == [{"prompt": "2+3=?"}]
+    study = write(tmp_path, experiment, two_to_three)
+    assert probe.example(study, "arithmetic") == {"prefix": "2+3="}
+    assert probe.excerpts(study, "arithmetic") == [{"prompt": "2+3=?"}]
 
 
 def test_an_experiment_without_a_trust_region_has_no_probe(tmp_path: Path) -> None:
@@ -181,14 +167,15 @@ def test_an_experiment_without_a_trust_region_has_no_probe(tmp_path: Path) -> No
 
 
 def test_the_table_fits_a_terminal(experiment: Experiment, tmp_path: Path) -> None:
-    write(tmp_path, experiment, lambda behavior, c, t, p: 0 if (behavior, c, t) == ("vanilla", "student", 4) else
-          two_to_three(behavior, c, t, p))  # fmt: skip
+    def correct(behavior: str, continuer: str, t: int, prompt: int) -> int:
+        empty = (behavior, continuer, t) == ("vanilla", "student", 4)
+        return 0 if empty else two_to_three(behavior, continuer, t, prompt)
+
     out = io.StringIO()
-    Console(file=out, width=80).print(view.to_rich(Study(experiment, [], tmp_path), "arithmetic"))
+    study = write(tmp_path, experiment, correct)
+    Console(file=out, width=80).print(view.to_rich(study, "arithmetic"))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert "…" not in "".join(lines).replace(" … ", "").replace("…+", "")
     assert "student 4 0/480 0.0 180/480 37.5 12, 12" in lines
-    assert any(
-        line.startswith("teacher 8 120/480 25.0 180/480 37.5 12, 12 +50.0 +") for line in lines
-    )
+    last = next(line for line in lines if line.startswith("teacher 8"))
+    assert last.startswith("teacher 8 120/480 25.0 180/480 37.5 12, 12 +50.0 +")
     assert "Untrained student, ε = 0.05; 60 prompts × 4 rollouts × 4 continuations." in lines

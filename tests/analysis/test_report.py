@@ -38,36 +38,22 @@ from orchestrator.experiment.probe import DOCUMENTS, LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import note_submit
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
+from orchestrator.sheet import Cell, Sheet
+from tests.analysis.logged_runs import log_steps
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
 
 Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
-PARTS = [
-    "results",
-    "figures",
-    "rollouts",
-    "diagnostics",
-    "cost",
-    "trials",
-    "parameters",
-    "provenance",
-]
 EVIL = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 METHODS = ("vanilla", "trust_region", "skd")  # of which the made-up sweep has runs
+HOST = {"name": "box<1>", "system": "Linux", "machine": "x86_64", "cpu": "Z80", "cores": 8}
 PROVENANCE = {
     "commit": "c0ffee",
     "dirty_diff": "+x",
     "versions": {"python": "3.11", "ray": None},
-    "host": {
-        "name": "box<1>",
-        "system": "Linux",
-        "machine": "x86_64",
-        "cpu": "Z80",
-        "cores": 8,
-        "gpus": ["H100"] * 2,
-    },
+    "host": {**HOST, "gpus": ["H100"] * 2},
 }
 
 
@@ -77,115 +63,73 @@ def loaded() -> Loaded:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Path:
+def study(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Study:
     """Vanilla, one trust region, SKD and the untrained student, evaluated; a probe whose texts are
     hostile.
     """
-    folder = tmp_path_factory.mktemp("sweep") / "runs"
     experiment, units = loaded
+    folder = tmp_path_factory.mktemp("sweep") / "runs"
     write_unit(folder, experiment, units_of(units, "base_eval")[0], 0, 1)
     for method, right in zip(METHODS, (2, 3, 1), strict=True):
         write_unit(folder, experiment, units_of(units, method)[-1], 30, right)
-    write_probe(folder, experiment)
-    return folder
+    vanilla = {"text": EVIL, "correct": False, "truncated": False}
+    trust = {"text": "so 4 & \\boxed{4}\n" * 90, "correct": True, "truncated": True}
+    numbers = {"length": 5, "mean_teacher_log_prob": -0.5}
+    sides = {"vanilla": vanilla | numbers, "trust_region": trust | numbers}
+    with closing(RunWriter(folder, probe_unit(experiment, SETUP).id, LOGS)) as run:
+        run.describe({}, dict)
+        run.write_document(DOCUMENTS[1], [{"prompt": f"2+2=? {EVIL}", "gold": "4", **sides}])
+        run.commit(1)
+        run.finish()
+    return Study(experiment, units, folder)
 
 
 def write_unit(folder: Path, experiment: Experiment, unit: Unit, steps: int, right: int) -> None:
     """`steps` rows, the third timed twice; one evaluated checkpoint of three problems, `right` of
     four correct.
     """
-    blended = {"trust_region": 12, "skd": steps}.get(unit.method or "", 0)
-    rows = [metrics(step, step < blended) for step in range(steps)]
     setup = experiment.setups[unit.setup]
+    step = {"phase": "train", "rollout": 0.5, "score": 0.25, "reward": 0.0, "learn": 1.0}
     with closing(RunWriter(folder, unit.id)) as run:
         run.describe({}, lambda: PROVENANCE)
-        run.append("metrics.jsonl", rows)
-        run.append(
-            "rollouts.jsonl",
-            [rollout(step, reward) for step in range(steps) for reward in (0.0, 1.0)],
-        )
-        run.commit(steps)
-        for step in [*range(steps), 2] if steps else []:
-            run.append_timing(
-                {
-                    "step": step,
-                    "phase": "train",
-                    "rollout": 0.5,
-                    "score": 0.25,
-                    "reward": 0.0,
-                    "learn": 1.0,
-                }
-            )
+        blended = {"trust_region": 12, "skd": steps}.get(unit.method or "", 0)
+        log_steps(run, steps, blended, response_tokens=100, truncated=0.25)
+        for number in [*range(steps), 2] if steps else []:
+            run.append_timing({"step": number, **step})
         for ids in (evaluation_ids(setup), fresh_evaluation_ids(setup)):
             for key, evaluation_id in ids.items():
                 counts = [record(min(4, max(0, right + i)), problem=f"p{i}") for i in (-1, 0, 1)]
                 write_evaluation(run, evaluation_id, steps, counts)
-                run.append_timing(
-                    {"step": steps, "phase": "evaluate", "benchmark": key, "seconds": 2.0}
-                )
+                clocked = {"step": steps, "phase": "evaluate", "benchmark": key, "seconds": 2.0}
+                run.append_timing(clocked)
         if unit.method == "vanilla":
             run.describe_data({"rows": 12345, "golds": {"given": 7}})
         run.finish()
 
 
-def metrics(step: int, blended: bool) -> dict[str, float | int]:
-    row = {
-        "step": step,
-        "loss": 1.0,
-        "reward": 0.5,
-        "response_tokens": 100,
-        "response_length": 20.0 + step,
-    }
-    row |= {"truncated": 0.25, "support_mass_student": 0.99, "teacher_entropy": 0.1}
-    return row | (
-        {"beta": 0.1 * step, "acceptance": 0.9, "teacher_positions": 150} if blended else {}
-    )
-
-
-def rollout(step: int, reward: float) -> dict[str, float | int]:
-    return {
-        "step": step,
-        "reward": reward,
-        "log_ratio": reward - 1,
-        "teacher_log_prob": -0.5,
-        "length": 9,
-    }
-
-
-def write_probe(folder: Path, experiment: Experiment) -> None:
-    sides = {
-        name: {
-            "text": text,
-            "correct": right,
-            "length": 5,
-            "truncated": right,
-            "mean_teacher_log_prob": -0.5,
-        }
-        for name, text, right in (
-            ("vanilla", EVIL, False),
-            ("trust_region", "so 4 & \\boxed{4}\n" * 90, True),
-        )
-    }
-    with closing(RunWriter(folder, probe_unit(experiment, SETUP).id, LOGS)) as run:
+def start(runs: Path, unit: Unit) -> None:
+    with closing(RunWriter(runs, unit.id)) as run:
         run.describe({}, dict)
-        run.write_document(DOCUMENTS[1], [{"prompt": f"2+2=? {EVIL}", "gold": "4", **sides}])
-        run.commit(1)
-        run.finish()
 
 
 @pytest.fixture(scope="module")
-def page(runs: Path, loaded: Loaded) -> Path:
-    path = runs / "results" / "quickstart" / "report.html"
+def page(study: Study) -> Path:
+    path = study.runs / "results" / "quickstart" / "report.html"
     for words in (("first.yaml",), ("second.yaml", "seeds=[0, 1]")):
-        note_submit(Study(replace(loaded[0], arguments=words), loaded[1], runs))
-    write_report(Study(*loaded, runs), path)
+        note_submit(replace(study, invocation=Invocation(words)))
+    write_report(study, path)
     return path
 
 
 @pytest.fixture(scope="module")
-def root(page: Path) -> ElementTree.Element:
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def root(text: str) -> ElementTree.Element:
     """The page as a tree."""
-    return parsed(page.read_text(encoding="utf-8"))
+    return parsed(text)
 
 
 def parsed(text: str) -> ElementTree.Element:
@@ -195,17 +139,31 @@ def parsed(text: str) -> ElementTree.Element:
     )
 
 
-def tables(root: ElementTree.Element, key: str) -> dict[str, list[list[str]]]:
-    """Caption → rows of texts of the tables of one section."""
+def texts(root: ElementTree.Element, tag: str, kind: str | None = None) -> list[str]:
+    """The texts of all elements of a name, and of a class."""
+    found = [node for node in root.iter(tag) if kind is None or node.get("class") == kind]
+    return ["".join(node.itertext()) for node in found]
+
+
+def part(root: ElementTree.Element, key: str) -> ElementTree.Element:
+    """One section of the page."""
     found = root.find(f".//section[@id='{key}']")
     assert found is not None
-    by_caption: dict[str, list[list[str]]] = {}
-    for shown in found.iter("table"):
-        caption = shown.find("caption")
-        assert caption is not None
+    return found
+
+
+def tables(root: ElementTree.Element, key: str) -> dict[str, list[list[str]]]:
+    """Caption → rows of texts of the tables of one section."""
+    by_caption = {}
+    for shown in part(root, key).iter("table"):
         rows = [["".join(cell.itertext()) for cell in row] for row in shown.iter("tr")]
-        by_caption["".join(caption.itertext())] = rows
+        by_caption[texts(shown, "caption")[0]] = rows
     return by_caption
+
+
+def by_name(rows: list[list[str]]) -> dict[str, dict[str, str]]:
+    """First cell of a row → its cells by their headings."""
+    return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
 
 
 # --- building blocks ---
@@ -219,35 +177,22 @@ def test_text_is_escaped_and_markup_is_not() -> None:
 
 
 def test_a_table_names_its_rows_and_columns() -> None:
-    made = table(
-        "Sizes",
-        ["Name", "Kind", "Size"],
-        [["a", "<x>", "1"], ["b", "", ""]],
-        texts=["Kind"],
-        total=["Sum", "", "1"],
-    )
-    tree = ElementTree.fromstring(made)
+    total = [Cell("Sum", mark="total"), Cell(""), Cell("1", mark="best", reach="2")]
+    rows = [[Cell("a"), Cell("<x>"), Cell("1")], total, [Cell("b"), Cell(""), Cell("")]]
+    tree = ElementTree.fromstring(table("Sizes", Sheet(["Name", "Kind", "Size"], rows, (0, 1))))
     assert [th.get("scope") for th in tree.iter("th")] == ["col"] * 3 + ["row"] * 3
-    assert ["".join(cell.itertext()) for cell in tree.iter("td")] == [
-        "<x>",
-        "1",
-        "–",
-        "–",
-        "–",
-        "1",
-    ]
+    assert texts(tree, "td") == ["<x>", "1", "–", "–", "–", "1 ±2"]
+    assert texts(tree, "tfoot") == ["Sum–1 ±2"]
+    assert texts(tree, "b") == ["1"]
+    assert [td.get("class") for td in tree.iter("td")] == ["text", None] * 3
     assert [abbr.get("title") for abbr in tree.iter("abbr")] == ["not available"] * 3
 
 
 def test_numbers_as_texts() -> None:
     assert [decimal(None), decimal(0.0), decimal(1234.56, 2)] == ["", "0.0", "1,234.56"]
-    assert [duration_in_words(s) for s in (8.31, 59.9, 250, 3900)] == [
-        "8.3 s",
-        "1 min 00 s",
-        "4 min 10 s",
-        "1 h 05 min",
-    ]
-    assert [p_text(p) for p in (0.0005, 0.001, 0.25, None)] == ["< 0.001", "0.001", "0.250", ""]
+    words = ["8.3 s", "1 min 00 s", "4 min 10 s", "1 h 05 min"]
+    assert list(map(duration_in_words, (8.31, 59.9, 250, 3900))) == words
+    assert list(map(p_text, (0.0005, 0.001, 0.25, None))) == ["< 0.001", "0.001", "0.250", ""]
 
 
 # --- what the page says ---
@@ -256,88 +201,55 @@ def test_numbers_as_texts() -> None:
 def test_scores_and_what_is_behind_them(root: ElementTree.Element) -> None:
     scores, evidence, cost = tables(root, "results").values()
     assert scores[0] == ["Method", "Avg", "Short sums", "Long sums"]
-    rows = {row[0]: row[1:] for row in scores[1:]}
-    assert [rows[name][0].split()[0] for name in ("TRB", "Vanilla", "Veto")] == [
-        "75.0",
-        "50.0",
-        "–",
-    ]
-    assert all("±" in cell for cell in rows["Vanilla"])
-    behind = {row[0]: dict(zip(evidence[0], row, strict=True)) for row in evidence[1:]}
-    assert set(behind) == {
-        "TRB",
-        "Vanilla",
-        "SKD",
-        "Untrained student",
-    }
+    rows = by_name(scores)
+    averages = [rows[name]["Avg"].split()[0] for name in ("TRB", "Vanilla", "Veto")]
+    assert averages == ["75.0", "50.0", "–"]
+    assert all("±" in rows["Vanilla"][column] for column in scores[0][1:])
+    behind = by_name(evidence)
+    assert set(behind) == {"TRB", "Vanilla", "SKD", "Untrained student"}
     trust = behind["TRB"]
-    assert (trust["Step"], trust["Of"], trust["Fresh samples"][:4], trust["− Vanilla"]) == (
-        "30",
-        "1",
-        "75.0",
-        "+25.0 (1 seed)",
-    )
+    assert (trust["Step"], trust["Of"], trust["Fresh samples"][:4]) == ("30", "1", "75.0")
+    assert trust["− Vanilla"] == "+25.0 (1 seed)"
     assert trust["its 95 % interval"].endswith("] problems only")
-    assert "p" not in evidence[0]
+    assert "p" not in trust
     assert behind["Vanilla"]["− Vanilla"] == "–"
     assert [row[0] for row in cost] == ["Method", "TRB", "Vanilla", "SKD"]
 
 
 def test_marks_do_not_rely_on_colour(root: ElementTree.Element) -> None:
-    results = root.find(".//section[@id='results']")
-    assert results is not None
-    assert [cell.text for cell in results.iter("b")] == ["75.0"] * 3
-    assert [cell.text for cell in results.iter("u")] == ["50.0"] * 3
-    marks = [span.text for span in root.iter("span") if span.get("class") in ("right", "wrong")]
+    results = part(root, "results")
+    assert (texts(results, "b"), texts(results, "u")) == (["75.0"] * 3, ["50.0"] * 3)
+    marks = [*texts(root, "span", "wrong"), *texts(root, "span", "right")]
     assert marks == ["✗ incorrect", "✓ correct"]
 
 
 def test_a_partial_sweep_says_so(root: ElementTree.Element) -> None:
-    said = ["".join(p.itertext()) for p in root.iter("p") if p.get("class") == "partial"]
-    assert len(said) == 1
-    assert "4 of 10 units are done" in said[0]
+    (words,) = texts(root, "p", "partial")
+    assert "4 of 10 units are done" in words
 
 
 def test_figures_are_pictures_with_words(root: ElementTree.Element) -> None:
+    drawn = ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics")
     images = {figure.get("id"): figure for figure in root.iter("figure")}
-    of_setup = {
-        f"{kind}-{SETUP}"
-        for kind in ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics")
-    }
-    assert set(images) == of_setup | {"gantt-quickstart"}
+    assert set(images) == {*(f"{kind}-{SETUP}" for kind in drawn), "gantt-quickstart"}
     for figure in images.values():
         image, wide = next(figure.iter("img")), next(figure.iter("source"))
         for source in (image.get("src", ""), wide.get("srcset", "")):
             assert source.startswith("data:image/svg+xml;base64,")
         assert wide.get("media") == "(min-width: 46rem)"
         assert len(image.get("alt", "")) > 20
-        assert "What it does not show" in "".join(next(figure.iter("figcaption")).itertext())
-    reasons = [item.text for item in root.findall(".//section[@id='figures']//li")]
-    assert [reason.split(",")[0] for reason in reasons if reason] == [
-        "Gain of continued prefixes",
-        "The trust region at one prefix",
-    ]
+        assert "What it does not show" in texts(figure, "figcaption")[0]
+    reasons = [reason.split(",")[0] for reason in texts(part(root, "figures"), "li")]
+    assert reasons == ["Gain of continued prefixes", "The trust region at one prefix"]
 
 
 def test_diagnostics_are_means_over_the_warmup_and_the_last_step(root: ElementTree.Element) -> None:
     found = tables(root, "diagnostics")
-    early, last = (
-        {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
-        for rows in found.values()
-    )
     assert list(found) == ["Mean over the first 12 steps", "Last step"]
-    trust, vanilla = "TRB", "Vanilla"
-    assert (early[trust]["β*"], last[trust]["β*"]) == ("0.550", "–")
-    assert (
-        early[vanilla]["β*"],
-        early[vanilla]["Length (tokens)"],
-        last[vanilla]["Length (tokens)"],
-    ) == (
-        "–",
-        "25.5",
-        "49.0",
-    )
-    assert early[vanilla]["Truncated (%)"] == "25.0"
+    early, last = map(by_name, found.values())
+    assert [of["TRB"]["β*"] for of in (early, last)] == ["0.550", "–"]
+    assert [of["Vanilla"]["Length (tokens)"] for of in (early, last)] == ["25.5", "49.0"]
+    assert (early["Vanilla"]["β*"], early["Vanilla"]["Truncated (%)"]) == ("–", "25.0")
 
 
 def test_missing_values_are_left_out_of_means() -> None:
@@ -350,22 +262,19 @@ def test_missing_values_are_left_out_of_means() -> None:
 
 
 def test_costs_count_repeated_time_once_for_each_time(
-    runs: Path, loaded: Loaded, root: ElementTree.Element
+    study: Study, root: ElementTree.Element
 ) -> None:
-    costs = family_costs(Study(*loaded, runs), SETUP)
+    costs = family_costs(study, SETUP)
     vanilla, trust, base = (costs[name] for name in ("vanilla", "trust_region", "base_eval"))
     assert (vanilla.timed_steps, vanilla.repeated, vanilla.seconds["rollout"]) == (31, 1, 15.5)
     assert vanilla.seconds_per_step == pytest.approx(1.75)
     assert (vanilla.training_tokens, vanilla.teacher_positions) == (3000, 3000)
     assert (trust.units, trust.teacher_positions) == (1, 12 * 150 + 18 * 100)
     assert vanilla.evaluation_tokens == 2 * 2 * 3 * 40  # benchmarks, draws, problems, tokens
-    assert (base.training_tokens, base.seconds, base.seconds_per_step) == (
-        None,
-        {"evaluate": 8.0},
-        None,
-    )
+    assert (base.training_tokens, base.seconds_per_step) == (None, None)
+    assert base.seconds == {"evaluate": 8.0}
     assert (costs["veto"].units, costs["veto"].total_seconds) == (0, None)
-    rows = {row[0]: row[1:] for row in tables(root, "cost")["By phase"][1:]}
+    rows = {row[0]: row[1:] for row in tables(root, "cost")["By phase"]}
     assert rows["Veto"] == ["0", *["–"] * 12]
     assert rows["Sum"][:2] == ["4", "inline"]
     assert "3 training steps ran more than once" in "".join(root.itertext())
@@ -375,57 +284,39 @@ def test_steps_of_another_placement_are_not_compared_and_start_up_is_in_no_step(
     tmp_path: Path,
 ) -> None:
     experiment, units = quickstart("methods.skd.placement=colocated")
-    for method in ("vanilla", "trust_region", "skd"):
-        write_unit(tmp_path, experiment, units_of(units, method)[0], 2, 2)
-        with closing(RunWriter(tmp_path, units_of(units, method)[0].id)) as run:
+    for unit in (units_of(units, method)[0] for method in METHODS):
+        write_unit(tmp_path, experiment, unit, 2, 2)
+        with closing(RunWriter(tmp_path, unit.id)) as run:
             run.append_timing({"step": 0, "phase": "start", "role": "teacher", "seconds": 6.5})
     costs = family_costs(Study(experiment, units, tmp_path), SETUP)
-    assert (costs["vanilla"].seconds["start"], costs["vanilla"].seconds_per_step) == (
-        6.5,
-        pytest.approx(1.75),
-    )
-    assert costs["vanilla"].total_seconds == pytest.approx(6.5 + 3 * 1.75 + 4 * 2.0)
+    vanilla = costs["vanilla"]
+    assert (vanilla.seconds["start"], vanilla.seconds_per_step) == (6.5, pytest.approx(1.75))
+    assert vanilla.total_seconds == pytest.approx(6.5 + 3 * 1.75 + 4 * 2.0)
     assert (costs["skd"].placements, costs["veto"].placements) == ({"colocated"}, frozenset())
     section = parsed(f"<main>{costs_section(experiment, {SETUP: costs})}</main>")
-    rows = {row[0]: row[1:] for row in tables(section, "cost")["By phase"]}
-    column = {name: index - 1 for index, name in enumerate(["", *rows["Method"]])}
-    shown = {
-        name: (row[column["Placement"]], row[column["Training step (s)"]])
-        for name, row in rows.items()
-    }
+    rows = by_name(tables(section, "cost")["By phase"])
+    shown = {name: (row["Placement"], row["Training step (s)"]) for name, row in rows.items()}
     assert shown["Vanilla"] == ("inline", "1.750")
     assert shown["SKD"] == ("colocated", "not comparable")
     assert shown["Sum"] == ("colocated; inline", "not comparable")
     assert shown["Veto"] == ("–", "–")
-    assert rows["SKD"][column["Start (s)"]] == "6.5"
+    assert rows["SKD"]["Start (s)"] == "6.5"
 
 
-def test_provenance_names_code_problems_data_and_directories(
-    root: ElementTree.Element, page: Path, runs: Path
-) -> None:
-    section = root.find(".//section[@id='provenance']")
-    assert section is not None
-    words = "".join(section.itertext())
+def test_provenance_names_code_problems_data_and_directories(root: ElementTree.Element) -> None:
+    words = "".join(part(root, "provenance").itertext())
     for word in ("c0ffee with uncommitted changes", "ray missing", "box<1>", "arithmetic_short-"):
         assert word in words
-    assert ["Arithmetic", "golds: given", "7"] in tables(root, "provenance")[
-        "What was counted when it was read"
-    ]
-
-
-def facts(root: ElementTree.Element) -> dict[str, str]:
-    """The terms under the head of the page."""
-    found = next(one for one in root.iter("dl") if one.get("class") == "facts")
-    terms, texts = (
-        ["".join(node.itertext()) for node in found.iter(name)] for name in ("dt", "dd")
-    )
-    return dict(zip(terms, texts, strict=True))
+    counted = tables(root, "provenance")["What was counted when it was read"]
+    assert counted[1:] == [["Arithmetic", "golds: given", "7"], ["Arithmetic", "rows", "12,345"]]
 
 
 def test_the_head_says_when_how_and_on_what(root: ElementTree.Element) -> None:
-    shown = facts(root)
-    command = r"trb submit first.yaml \([-0-9 :]+ UTC\), trb submit second.yaml 'seeds=\[0, 1\]' \([-0-9 :]+ UTC\)"
-    assert re.fullmatch(command, shown["Command"])
+    facts = next(found for found in root.iter("dl") if found.get("class") == "facts")
+    shown = dict(zip(texts(facts, "dt"), texts(facts, "dd"), strict=True))
+    at = r" \([-0-9 :]+ UTC\)"
+    commands = rf"trb submit first.yaml{at}, trb submit second.yaml 'seeds=\[0, 1\]'{at}"
+    assert re.fullmatch(commands, shown["Command"])
     assert re.fullmatch(r"\d+ \w+ \d{4}, \d\d:\d\d to .+ UTC", shown["Date"])
     assert shown["Hardware"] == "2 × H100, 8 cores of Z80, x86_64"
     assert shown["Versions"] == "python 3.11"
@@ -439,59 +330,43 @@ def test_only_the_first_problems_are_named_in_the_head() -> None:
 
 
 def test_trials_stand_by_score_with_links_to_their_directories(
-    root: ElementTree.Element, page: Path, loaded: Loaded
+    root: ElementTree.Element, page: Path, study: Study
 ) -> None:
     heads, *rows = tables(root, "trials")["Units, best score first"]
     assert heads == ["Setting", "Seed", "State", "Best step", "Score", "Minutes", "Run directory"]
     assert [row[0].split()[0] for row in rows[:4]] == ["TRB", "Vanilla", "Untrained", "SKD"]
     assert [row[4] for row in rows[:5]] == ["75.0", "50.0", "25.0", "25.0", "–"]
     assert rows[-1][2] == "waiting, 0 of 60"
-    assert len(rows) == len(loaded[1])
-    section = root.find(".//section[@id='trials']")
-    assert section is not None
-    links = [unquote(link.get("href", "")) for link in section.iter("a")]
+    assert len(rows) == len(study.units)
+    links = [unquote(link.get("href", "")) for link in part(root, "trials").iter("a")]
     assert len(links) == 4
     assert all((page.parent / link / "config.json").is_file() for link in links)
 
 
 def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, loaded: Loaded) -> None:
-    started = units_of(loaded[1], "vanilla")[0]
-    runs = tmp_path / "runs"
-    with closing(RunWriter(runs, started.id)) as run:
-        run.describe({}, dict)
-    inside, text = (
-        build_page(Study(*loaded, runs), folder / "report.html") for folder in (runs, tmp_path)
-    )
-    assert f'href="{started.id}/"' in inside
-    assert f'href="{started.id}/"' not in text
-    assert set(re.findall(r'href="([^"]*)"', text)) - {f"#{part}" for part in PARTS} == set(
-        re.findall(r'href="(data:[^"]*)"', text)
-    )
+    study = Study(*loaded, tmp_path / "runs")
+    started = units_of(study.units, "vanilla")[0]
+    start(study.runs, started)
+    assert f'href="{started.id}/"' in build_page(study, study.runs / "report.html")
+    links = re.findall(r'href="([^"]*)"', build_page(study, tmp_path / "report.html"))
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
 
 
-def test_downloads_are_the_tables(root: ElementTree.Element, runs: Path, loaded: Loaded) -> None:
-    links = {
-        link.get("download"): link.get("href", "")
-        for link in root.iter("a")
-        if link.get("download")
-    }
-    files = {
-        name: base64.b64decode(link.partition("base64,")[2]).decode()
-        for name, link in links.items()
-        if name
-    }
-    assert files["table.csv"] == formats.to_csv(build.results_table(Study(*loaded, runs)))
-    names, *rows = csv.reader(files["trials.csv"].splitlines())
-    first = dict(zip(names, rows[0], strict=True))
-    assert first["unit"] == loaded[1][0].id
-    assert len(rows) == len(loaded[1])
+def test_downloads_are_the_tables(root: ElementTree.Element, study: Study) -> None:
+    files = {}
+    for link in root.iter("a"):
+        content = link.get("href", "").partition("base64,")[2]
+        files[link.get("download")] = base64.b64decode(content).decode()
+    assert files["table.csv"] == formats.to_csv(build.results_table(study))
+    rows = list(csv.DictReader(files["trials.csv"].splitlines()))
+    assert [row["unit"] for row in rows] == [unit.id for unit in study.units]
 
 
 def test_hyper_parameters_are_those_of_the_experiment(
-    root: ElementTree.Element, loaded: Loaded
+    root: ElementTree.Element, study: Study
 ) -> None:
     found = tables(root, "parameters")
-    training = loaded[0].setups[SETUP].training
+    training = study.experiment.setups[SETUP].training
     keys = {row[0]: row[1] for row in found["Keys of the experiment file"]}
     assert keys["training.optimizer.lr"] == f"{training.optimizer.lr:g}"
     assert (keys["training.top_k"], keys["evaluation.rescore"]) == (str(training.top_k), "false")
@@ -502,37 +377,32 @@ def test_hyper_parameters_are_those_of_the_experiment(
 def test_benchmark_files_are_named_with_their_sha256(tmp_path: Path) -> None:
     loaded = quickstart("setups=[math-smoke]", "methods.sft_warmup=null", "data_dir=.")
     write_unit(tmp_path, loaded[0], units_of(loaded[1], "vanilla")[0], 1, 2)
-    text = build_page(Study(*loaded, tmp_path), tmp_path / "report.html")
-    assert re.search(r"sha256 [0-9a-f]{64}", text)
+    shown = build_page(Study(*loaded, tmp_path), tmp_path / "report.html")
+    assert re.search(r"sha256 [0-9a-f]{64}", shown)
 
 
 # --- the file ---
 
 
-def test_the_same_directories_give_the_same_bytes(page: Path, runs: Path, loaded: Loaded) -> None:
-    assert build_page(Study(*loaded, runs), page) == page.read_text(encoding="utf-8")
+def test_the_same_directories_give_the_same_bytes(page: Path, text: str, study: Study) -> None:
+    assert build_page(Study(study.experiment, study.units, study.runs), page) == text
     names = {path.name for path in page.parent.iterdir()}
     assert names == {"report.html", "experiment.yaml", "submits.jsonl"}  # no scratch file stays
 
 
-def test_texts_of_rollouts_are_inert(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+def test_texts_of_rollouts_are_inert(text: str) -> None:
     assert "<script" not in text
     assert text.count("&lt;script&gt;") == 2
     assert not re.findall(r"<img (?!src=\"data:)", text)
 
 
-def test_nothing_comes_from_elsewhere(page: Path, root: ElementTree.Element) -> None:
+def test_nothing_comes_from_elsewhere(root: ElementTree.Element) -> None:
     policy = next(meta.get("content", "") for meta in root.iter("meta") if meta.get("http-equiv"))
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    sources = [
-        node.get("src") or node.get("href") or ""
-        for node in root.iter()
-        if node.tag in ("img", "link", "a")
-    ]
-    assert sources
-    assert not [source for source in sources if re.match(r"(?!data:)[a-z]+:|//", source)]
+    sources = [node.get("src") or node.get("href") for node in root.iter()]
+    assert any(sources)
+    assert not [url for url in filter(None, sources) if re.match(r"(?!data:)[a-z]+:|//", url)]
     assert "url(" not in CSS
     assert "@import" not in CSS
 
@@ -548,16 +418,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 def test_the_command_prints_where_the_page_is_between_the_verdict_and_the_next_command(
-    tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "deep" / "page.html"
-    code, printed, beside = run(capsys, "--runs", runs, "--out", out, "--figures")
+    code, printed, beside = run(capsys, "--runs", study.runs, "--out", out, "--figures")
     assert (code, printed) == (0, f"{out}\n"), "a script takes the path from stdout"
-    text = out.read_text(encoding="utf-8")
-    assert text.startswith("<!doctype html>")
+    shown = out.read_text(encoding="utf-8")
+    assert shown.startswith("<!doctype html>")
     verdict, *_, command = beside.splitlines()
-    assert html.escape(verdict) in text
-    assert command.startswith(f"trb submit {QUICKSTART} --runs {runs} 'seeds=[")
+    assert html.escape(verdict) in shown
+    assert command.startswith(f"trb submit {QUICKSTART} --runs {study.runs} 'seeds=[")
     assert {path.suffix for path in out.parent.iterdir()} == {".html", ".png", ".pdf"}
 
 
@@ -567,21 +437,18 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with closing(RunWriter(tmp_path, units_of(loaded[1], "vanilla")[0].id)) as started:
-        started.describe({}, dict)
-
     def refused(path: Path, content: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
+    start(tmp_path, units_of(loaded[1], "vanilla")[0])
     monkeypatch.setattr("analysis.report.page.write_atomically", refused)  # root may write anywhere
     code, printed, complaint = run(capsys, "--runs", tmp_path)
     assert (code, printed, complaint.count("\n")) == (2, "", 1)
-    assert "report.html: permission denied; --out report.html" in complaint
+    assert "report.html" in complaint
+    assert "--out" in complaint
 
 
-@pytest.mark.parametrize(
-    ("out", "word"), [("folder", "is a folder: expected a file"), ("page.html", "trb submit")]
-)
+@pytest.mark.parametrize(("out", "word"), [("folder", "--out: "), ("page.html", "trb submit")])
 def test_mistakes_are_one_line(
     out: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -599,15 +466,18 @@ def test_nothing_started_is_nothing_to_report(tmp_path: Path, loaded: Loaded) ->
 
 
 def test_a_unit_that_was_only_started_is_enough(tmp_path: Path, loaded: Loaded) -> None:
-    unit = units_of(loaded[1], "vanilla")[0]
-    with closing(RunWriter(tmp_path, unit.id)) as started:
+    with closing(RunWriter(tmp_path, units_of(loaded[1], "vanilla")[0].id)) as started:
         started.describe({}, lambda: PROVENANCE)
         started.fail("out of <memory>", "")
-    text = build_page(Study(*loaded, tmp_path), tmp_path / "report.html")
-    for words in ("This report is partial", "Failed:", "out of &lt;memory&gt;", "No checkpoint has been evaluated",
-                  "No step of a chosen run", "trb probe continuation", "No unit recorded"):  # fmt: skip
-        assert words in text
-    assert "<img" not in text
+    shown = build_page(Study(*loaded, tmp_path), tmp_path / "report.html")
+    assert "out of &lt;memory&gt;" in shown
+    assert "trb probe continuation" in shown
+    assert "<img" not in shown
+    root = parsed(shown)
+    assert len(texts(root, "p", "partial")) == 1
+    assert tables(root, "diagnostics") == {}
+    assert "Selected checkpoints, Avg (%)" not in tables(root, "results")
+    assert "What was counted when it was read" not in tables(root, "provenance")
 
 
 # --- in a browser ---

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from analysis.report.timeline import Timeline, period_text, spans, timeline
 from orchestrator.records.rundir import RunReader
+from tests.fake_clocks import NOON, step_row, write_clocks
 
-NOON = 1_795_262_400.0  # 21 November 2026, 12:00 UTC
 
-
-def clocks(runs: Path, unit: str, starts: list[int], marks: list[int]) -> RunReader:
-    """A unit whose attempts started, and whose phases ended, that many seconds after noon."""
-    folder = runs / unit
-    folder.mkdir(parents=True)
-    rows = [
-        {"started": f"2026-11-21T{12 + s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}+00:00"}
-        for s in starts
-    ]
-    (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    timing = [{"phase": "train", "step": 0, "at": NOON + mark} for mark in marks]
-    (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing))
-    return RunReader(runs, unit)
+def worked(runs: Path, unit: str, starts: list[int], marks: list[int]) -> RunReader:
+    """A unit whose attempts started, and whose steps ended, that many seconds after noon."""
+    return write_clocks(runs, unit, starts, [step_row(0, mark) for mark in marks])
 
 
 def test_an_attempt_lasts_up_to_the_last_clock_before_the_next(tmp_path: Path) -> None:
-    run = clocks(tmp_path, "a", [0, 100, 200], [10, 30, 160])
+    run = worked(tmp_path, "a", [0, 100, 200], [10, 30, 160])
     assert spans(run) == [(NOON, NOON + 30), (NOON + 100, NOON + 160), (NOON + 200, NOON + 200)]
 
 
 def test_nothing_clocked_is_no_time(tmp_path: Path) -> None:
-    assert spans(RunReader(tmp_path, "none")) == []
-    assert timeline(tmp_path, ["none"]) is None
+    run = RunReader(tmp_path, "none")
+    assert (spans(run), timeline([run])) == ([], None)
 
 
 def test_units_side_by_side_count_once_and_pauses_not_at_all(tmp_path: Path) -> None:
-    clocks(tmp_path, "a", [0], [60])
-    clocks(tmp_path, "b", [30, 600], [90, 660])
-    assert timeline(tmp_path, ["a", "b"]) == Timeline(NOON, NOON + 660, 90 + 60)
+    runs = [worked(tmp_path, "b", [30, 600], [90, 660]), worked(tmp_path, "a", [0], [60])]
+    assert timeline(runs) == Timeline(NOON, NOON + 660, 90 + 60)
 
 
 @pytest.mark.parametrize(

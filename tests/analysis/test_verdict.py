@@ -24,12 +24,18 @@ from analysis.table import build, compare, terminal
 from analysis.table.formats import FORMATS
 from analysis.table.model import Table
 from orchestrator.cli import main
-from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.units import Unit, expand
+from orchestrator.experiment.units import expand
 from orchestrator.selection.study import Study
 from tests.analysis.test_evidence import draw, write
-from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, units_of, write_run
+from tests.fake_runs import (
+    QUICKSTART,
+    SHIPPED,
+    quickstart,
+    quickstart_study,
+    units_of,
+    write_run,
+)
 from tests.sweeps import ROOT, environment
 
 # Methods with their mean pass rates; SFT warmup is far ahead, SKD level with vanilla.
@@ -40,23 +46,22 @@ RATES = {"vanilla": 0.45, "skd": 0.45, "sft_warmup": 0.8}
 class Sweep:
     """A made-up sweep with its run directories and its table."""
 
-    experiment: Experiment
-    units: list[Unit]
-    runs: Path
+    study: Study
     table: Table
 
     @cached_property
     def page(self) -> str:
         """The report."""
-        return build_page(Study(self.experiment, self.units, self.runs), self.runs / "report.html")
+        return build_page(self.study, self.study.runs / "report.html")
 
     @property
     def overrides(self) -> list[str]:
-        return [word for word in self.experiment.arguments if "=" in word]
+        return [word for word in self.study.invocation.words if "=" in word]
 
 
 def sweep(runs: Path, seeds: int, *overrides: str) -> Sweep:
-    experiment, units = quickstart(f"seeds=[{','.join(map(str, range(seeds)))}]", *overrides)
+    study = quickstart_study(runs, f"seeds=[{','.join(map(str, range(seeds)))}]", *overrides)
+    experiment, units = study.experiment, list(study.units)
     write_run(runs, experiment, units_of(units, "base_eval")[0], {})
     write(runs, experiment, units_of(units, "base_eval")[0], 0, draw(9, 0.2))
     generator = np.random.default_rng(seeds)
@@ -64,7 +69,7 @@ def sweep(runs: Path, seeds: int, *overrides: str) -> Sweep:
         for unit in units_of(units, method)[: len(experiment.seeds_of(method))]:
             write_run(runs, experiment, unit, {})
             write(runs, experiment, unit, 20, draw(int(generator.integers(10**6)), rate))
-    return Sweep(experiment, units, runs, build.results_table(Study(experiment, units, runs)))
+    return Sweep(study, build.results_table(study))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5])
@@ -182,9 +187,7 @@ def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
 @pytest.mark.parametrize("form", ["md", "csv", "json"])
 def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> None:
     count, found = several
-    compared = compare.compare(
-        Study(found.experiment, found.units, found.runs), "SFT warmup,vanilla"
-    )
+    compared = compare.compare(found.study, "SFT warmup,vanilla")
     text = compare.FORMATS[form](compared)
     judged = compare.verdict_of(compared)
     (said,), advice = judged.sentences, judged.advice
@@ -243,11 +246,12 @@ def test_the_csv_command_says_the_verdict_beside_it(
 
 def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None:
     own = [f"methods.{method}.seeds=[0,1,2]" for method in ("vanilla", "sft_warmup")]
-    experiment, units = quickstart(*own)
+    study = quickstart_study(tmp_path, *own)
+    experiment, units = study.experiment, list(study.units)
     for method, rate in RATES.items():
         for place, unit in enumerate(units_of(units, method)[: len(experiment.seeds_of(method))]):
             write(tmp_path, experiment, unit, 20, draw(place, rate))
-    table = build.results_table(Study(experiment, units, tmp_path))
+    table = build.results_table(study)
     first, second = table.verdict.sentences
     assert first.startswith("SFT warmup − Vanilla: +")
     assert re.fullmatch(r"Not tested, with one seed each: SKD \S+ against Vanilla\.", second)
@@ -277,16 +281,17 @@ def test_equal_seeds_leave_no_p_and_say_why(tmp_path: Path) -> None:
 
 
 def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
-    experiment, units = quickstart("seeds=[0,1]")
+    study = quickstart_study(tmp_path, "seeds=[0,1]")
+    experiment, units = study.experiment, list(study.units)
     for method in ("skd", "sft_warmup"):
         for unit in units_of(units, method)[:2]:
             write(tmp_path, experiment, unit, 20, draw(unit.seed, 0.5))
-    table = build.results_table(Study(experiment, units, tmp_path))
+    table = build.results_table(study)
     said = "Vanilla has no scores to compare with; trb table --compare compares any two methods."
     assert table.verdict == Verdict((said,))
     assert table.evidence is not None
     lone = replace(table.evidence, rows=table.evidence.rows[:1])
-    assert verdict(experiment, lone) == Verdict()
+    assert verdict(study, lone) == Verdict()
 
 
 @pytest.mark.parametrize(
@@ -305,9 +310,9 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
 def test_the_advice_is_the_command_for_five_seeds(
     overrides: list[str], words: str, more: int
 ) -> None:
-    experiment, units = quickstart(*overrides)
-    trials = len([unit for unit in units if unit.kind == "trial"])
-    assert more_seeds(experiment) == Advice(
+    study = quickstart_study(Path("runs"), *overrides)
+    trials = len([unit for unit in study.units if unit.kind == "trial"])
+    assert more_seeds(study) == Advice(
         f"trb submit {QUICKSTART} evaluation.rescore=false {words}", more
     )
     chosen = re.findall(r"'(seeds=[^']+)'", words)

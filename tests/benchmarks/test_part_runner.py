@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.gpu_memory import DeviceUse, ask_driver
 from benchmarks.part_runner import Part, Result, Runner
-from orchestrator.sweep.guard import processes
+from orchestrator.liveness.driver_death import processes
 from tests.sweeps import ROOT
 
 PLACE = {"card": "a card", "torch": "2.13.0"}

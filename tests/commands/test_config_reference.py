@@ -15,7 +15,7 @@ from orchestrator.commands.config_reference import all_keys, find_keys, referenc
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.units import expand
-from orchestrator.rules import choices, entries
+from orchestrator.rules import entries, entry
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from tests.sweeps import ROOT, write_experiment
@@ -41,9 +41,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 @pytest.mark.parametrize("schema", OF_FILES, ids=lambda schema: schema.__name__)
 def test_every_field_has_a_meaning_in_a_sentence(schema: type) -> None:
-    for name, entry in entries(schema).items():
-        if not dataclasses.is_dataclass(entry.kind):
-            meaning = entry.meaning
+    for name, declared in entries(schema).items():
+        if not dataclasses.is_dataclass(declared.kind):
+            meaning = declared.meaning
             assert meaning[0].isupper() or not meaning[0].isalpha(), (schema, name)
             assert meaning.endswith("."), (schema, name)
 
@@ -78,7 +78,7 @@ def test_closed_choices_are_listed_with_a_line_each() -> None:
         line.split(":")[0].strip()
         for line in text.splitlines()
         if line.startswith("      ") and ": " in line
-    ] == list(choices(config.ObjectiveName))
+    ] == list(entry(config.ObjectiveName).choices)
 
 
 def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,65 +10,54 @@ import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from orchestrator.commands.display import (
-    bar,
     best_lines,
     clock,
     duration,
     header,
     hours_line,
     names,
-    ordered,
+    progress_bar,
     runs_line,
-    status_view,
     summary,
+    summary_lines,
     sweep_line,
     sweep_lines,
-    units_view,
 )
-from orchestrator.commands.watching import (
-    REFRESH_S,
-    Events,
-    LastingOutput,
-    Watch,
-    building,
-    event,
-    pause_after,
-)
+from orchestrator.commands.events import Events, event
+from orchestrator.commands.output import LastingOutput
+from orchestrator.commands.status_tables import ORDERS, units_view
+from orchestrator.commands.waiting import building
+from orchestrator.commands.watching import REFRESH_S, Watch, pause_after
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
 from tests import fake_runs
 
 LONG = "evaluating 12800 left"
 
 
-def unit(label: str, state: str = "done", **other: object) -> UnitStatus:
-    values = {
-        "id": f"arithmetic-{label}",
-        "setup": "arithmetic",
-        "label": label,
-        "kind": "trial",
-        "seed": 0,
-        "state": state,
-        "step": 60,
-        "steps": 60,
-        "loss": 0.1234,
-        "score": 0.455,
-        "best_step": 40,
-        "latest_step": 60,
-        "latest_score": 0.45,
-        "seconds_left": None,
-        "error": None,
-        "doing": state,
-    }
-    return UnitStatus(**(values | other))  # type: ignore[arg-type]
+METHODS_OF = {
+    "TRB": "trust_region",
+    "Temperature": "temperature_warmup",
+    "SKD": "skd",
+    "Veto": "veto",
+}
+
+
+def unit(label: str, state: str = "done", **other: Any) -> UnitStatus:
+    """A trial of 60 steps, which are over unless the test says otherwise."""
+    known = UnitStatus(f"arithmetic-{label}", "arithmetic", label, "trial", 0, state, 60, 60)
+    scores = {"score": 0.455, "best_step": 40, "latest_step": 60, "latest_score": 0.45}
+    more = {"loss": 0.1234, "doing": state, "method": METHODS_OF.get(label.split()[0])}
+    return replace(known, **(scores | more | other))
 
 
 UNITS = [
@@ -77,30 +66,23 @@ UNITS = [
     unit("SKD K=15 tau_T=0.6", "running", doing="training", seed=3, seconds_left=90.0),
     unit("Veto beta_start=0.4", "waiting", doing="waiting for rescoring", setup="qwen3-0.6b"),
 ]
-METHODS_OF = {
-    "TRB": "trust_region",
-    "Temperature": "temperature_warmup",
-    "SKD": "skd",
-    "Veto": "veto",
-}
-UNITS = [replace(s, method=METHODS_OF[s.label.split()[0]]) for s in UNITS]
+OF_TRB = {"done": 12, "running": 2, "failed": 1}
 FAMILIES = [
-    FamilyStatus(
-        "arithmetic",
-        "TRB",
-        {"done": 12, "running": 2, "failed": 1},
-        0.455,
-        "epsilon0=0.05 K=12",
-        40,
-    ),
+    FamilyStatus("arithmetic", "TRB", OF_TRB, 0.455, "epsilon0=0.05 K=12", 40),
     FamilyStatus("qwen3-0.6b", "Temperature", {"queued": 6}, None, None, None),
 ]
 
 
-def shown(overview: Overview, width: int, **options: object) -> str:
+def printed(width: int, *parts: Any) -> list[str]:
+    """The lines of a console of so many characters."""
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(status_view(overview, width, **options))  # type: ignore[arg-type]
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    console.print(*parts, sep="\n")
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def shown(overview: Overview, width: int, **options: Any) -> str:
+    units = units_view(overview, width, **options)
+    return "\n".join(printed(width, *units, "", *summary_lines(overview, width)))
 
 
 # --- widths ---
@@ -130,42 +112,14 @@ def test_no_word_of_the_families_is_lost_at_any_width(width: int) -> None:
     ) <= set(text.split())
 
 
-SETTINGS = {"TRB": "epsilon0=0.05 K=12", "Temperature": "tau0=0.85 E=15"}
+MOMENT = ("state", "doing", "step", "loss", "score", "seconds_left")
 MOMENTS = [  # of the same units, with all that can change
-    {
-        "state": "queued",
-        "doing": "queued",
-        "step": 0,
-        "loss": None,
-        "score": None,
-        "latest_score": None,
-    },
-    {
-        "state": "running",
-        "doing": "starting models, try 2",
-        "step": 0,
-        "loss": None,
-        "score": None,
-        "seconds_left": 359_999.0,
-    },
-    {
-        "state": "running",
-        "doing": LONG,
-        "step": 60,
-        "loss": 12.3456,
-        "score": 1.0,
-        "seconds_left": 3_599.0,
-    },
-    {
-        "state": "interrupted",
-        "doing": "interrupted",
-        "step": 7,
-        "loss": -0.5,
-        "score": 0.0,
-        "seconds_left": None,
-    },
-    {"state": "waiting", "doing": "waiting for its stage", "step": 0, "loss": None, "score": None},
-    {"state": "done", "doing": "done", "step": 60, "loss": 0.1, "score": 0.455},
+    ("queued", "queued", 0, None, None, None),
+    ("running", "starting models, try 2", 0, None, None, 359_999.0),
+    ("running", LONG, 60, 12.3456, 1.0, 3_599.0),
+    ("interrupted", "interrupted", 7, -0.5, 0.0, None),
+    ("waiting", "waiting for its stage", 0, None, None, None),
+    ("done", "done", 60, 0.1, 0.455, None),
 ]
 
 
@@ -173,22 +127,18 @@ MOMENTS = [  # of the same units, with all that can change
 @pytest.mark.parametrize("rows", [3, 40])
 def test_nothing_moves_while_one_looks(width: int, rows: int) -> None:
     """Headings stand where they stood, and each unit and method on its line, whatever the units do."""
+    settings = {"TRB": "epsilon0=0.05 K=12", "Temperature": "tau0=0.85 E=15"}
     seen = []
-    for moment in MOMENTS:
-        units = [replace(s, **moment) for s in UNITS]
-        families = [
-            replace(f, states={moment["state"]: 15}, score=moment["score"], step=60)
-            for f in FAMILIES
-        ]
-        families = [
-            replace(f, setting="epsilon0=0.05 K=12" if f.label == "TRB" else "tau0=0.85 E=15")
-            for f in families
-        ]
-        overview = Overview(units, families, None)
-        table, *_ = units_view(overview, width, rows)
-        console = Console(file=io.StringIO(), width=width)
-        console.print(table)
-        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    for values in MOMENTS:
+        moment = dict(zip(MOMENT, values, strict=True))
+        units, families = [], []
+        for s in UNITS:
+            units.append(replace(s, **moment))
+        for f in FAMILIES:
+            now = replace(f, states={moment["state"]: 15}, score=moment["score"], step=60)
+            families.append(replace(now, setting=settings[f.label]))
+        table, *_ = units_view(Overview(units, families, None), width, rows)
+        lines = printed(width, table)
         name = lines[0].index("state" if rows == 40 else "best at")
         seen.append((lines[0], [line[:name] for line in lines]))
     assert all(each == seen[0] for each in seen)
@@ -205,9 +155,7 @@ def test_the_live_view_keeps_to_its_screen(
     watch = Watch(study, ("Ctrl-C stops", "the same command goes on"))
     console.print(watch.view(watch.look(), console, watch.keys))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert len(text.splitlines()) <= lines, (
-        "a line for each method, and the sweep, are always there"
-    )
+    assert len(text.splitlines()) <= lines, "at least a line for each method, and the sweep"
     assert text.startswith("quickstart")
     assert "Ctrl-C stops" in text
     assert max(map(len, text.splitlines())) <= width
@@ -215,25 +163,19 @@ def test_the_live_view_keeps_to_its_screen(
 
 
 def test_the_header_says_what_differs_from_the_file(tmp_path: Path) -> None:
-    arguments = (
-        "quickstart",
-        "training.steps=4",
-        "methods.trust_region={K: [5]}",
-        "--methods",
-        "TRB",
-        "--runs",
-        "r",
-    )
-    experiment = replace(fake_runs.quickstart()[0], arguments=arguments)
-    lines = [line.plain for line in header(experiment, tmp_path, 400, ["Ctrl-C stops"])]
+    words = ["training.steps=4", "methods.trust_region={K: [5]}"]
+    typed = Invocation(("quickstart", *words, "--methods", "TRB", "--runs", "r"))
+    study = Study(*fake_runs.quickstart(), tmp_path, invocation=typed)
+    lines = [line.plain for line in header(study, 400, ["Ctrl-C stops"])]
     first = "quickstart · training.steps=4 · 'methods.trust_region={K: [5]}' · --methods TRB"
     assert lines == [first, f"runs: {tmp_path} · Ctrl-C stops"]
-    assert all(len(line.plain) <= 40 for line in header(experiment, tmp_path, 40))
+    assert all(len(line.plain) <= 40 for line in header(study, 40))
 
 
 def test_bars_fill_up() -> None:
-    assert [bar(done, 8, 4).plain for done in (0, 1, 4, 8)] == ["────", "────", "━━──", "━━━━"]
-    assert bar(0, 0, 4).plain == "    ", "the untrained student has no steps"
+    bars = [progress_bar(done, 8, 4) for done in (0, 1, 4, 8)]
+    assert bars == ["────", "────", "━━──", "━━━━"]
+    assert progress_bar(0, 0, 4) == "", "the untrained student has no steps"
 
 
 def test_what_is_queued_is_not_started_where_nothing_drives() -> None:
@@ -280,10 +222,28 @@ def test_units_are_sorted_as_asked() -> None:
         unit("a", "done", score=None),
         unit("c", "failed", score=0.9, seconds_left=1.0),
     ]
-    assert [s.label for s in ordered(units, "score")] == ["c", "b", "a"]
-    assert [s.label for s in ordered(units, "name")] == ["a", "b", "c"]
-    assert [s.label for s in ordered(units, "state")] == ["a", "b", "c"]
-    assert [s.label for s in ordered(units, "left")] == ["c", "b", "a"]
+    orders = {"score": "cba", "name": "abc", "state": "abc", "left": "cba"}
+    for name, labels in orders.items():
+        assert "".join(s.label for s in sorted(units, key=ORDERS[name])) == labels
+
+
+def test_confirming_runs_are_told_apart() -> None:
+    trb = UNITS[0]
+    runs = [replace(trb, id=f"c{seed}", seed=seed, confirms=40) for seed in (100, 101)]
+    overview = Overview([trb, *runs], FAMILIES[:1], None)
+    assert list(names(overview.units).values()) == [
+        "TRB epsilon0=0.05 K=12 seed 0",
+        "TRB epsilon0=0.05 K=12 confirming seed 100",
+        "TRB epsilon0=0.05 K=12 confirming seed 101",
+    ]
+    families = shown(overview, 100, rows=1).splitlines()
+    assert families[2].split() == ["confirming", "step", "40", "2/2", "45.5"]
+    assert "2 of 2 confirming runs done" in sweep_line(overview)
+    assert event(runs[0]) == "done, 45.5 at step 40"
+    runs[1] = replace(runs[1], state="running", phase=TRAINING, score=None)
+    overview = Overview([trb, *runs], FAMILIES[:1], None)
+    families = shown(overview, 100, rows=1).splitlines()
+    assert families[2].split() == ["confirming", "step", "40", "1/2", "1"], "no score of a part"
 
 
 # --- lines ---
@@ -294,19 +254,14 @@ def test_the_line_of_the_sweep() -> None:
     overview = Overview(UNITS, [], 160.0, 80.0, 186.0, {"CPU": 2.0, "GPU": 0.0}, cluster)
     rest = "elapsed 1m20s · left about 2m40s · 2 of 2 CPUs used · 3.1 trials/min"
     assert sweep_line(overview) == f"1 of 4 done · 2 running · 1 waiting · {rest}"
-    gpus = replace(
-        overview,
-        used={"CPU": 2.0, "GPU": 6.0},
-        cluster={"CPU": 64.0, "GPU": 8.0},
-        trials_an_hour=2.5,
-    )
+    gpus = {"CPU": 64.0, "GPU": 8.0}
+    gpus = replace(overview, used={"GPU": 6.0}, cluster=gpus, trials_an_hour=2.5)
     assert sweep_line(gpus).endswith("6 of 8 GPUs used · 2.5 trials/h")
 
 
 def test_the_line_of_the_hours_has_an_interval_and_a_finish() -> None:
-    overview = Overview(
-        UNITS, [], 3600.0, seconds_left_range=Range(60.0, 3600.0, 86400.0), device="GPU"
-    )
+    span = Range(60.0, 3600.0, 86400.0)
+    overview = Overview(UNITS, [], 3600.0, seconds_left_range=span, device="GPU")
     assert "left about 1h00m (1m00s to 24h00m)" in sweep_line(overview)
     known = replace(overview, device_hours_spent=1234.5, device_hours_left=Range(0.123, 3.14, 20.0))
     beginning = "1,234 GPU-hours spent · about 3.1 left (0.12 to 20) · done about "
@@ -323,18 +278,14 @@ def test_the_runs_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_names_tell_setups_and_seeds_apart() -> None:
-    assert set(names([UNITS[0]]).values()) == {"TRB epsilon0=0.05 K=12"}
-    assert set(names([UNITS[0], replace(UNITS[0], id="x", seed=1)]).values()) == {
-        "TRB epsilon0=0.05 K=12 seed 0",
-        "TRB epsilon0=0.05 K=12 seed 1",
-    }
-    base = unit("Untrained student", kind="base_eval")
-    assert names([base, replace(UNITS[0], seed=1)])[base.id] == "Untrained student"
-    assert set(names([UNITS[0], unit("Vanilla"), unit("Vanilla", id="v1", seed=1)]).values()) == {
-        "TRB epsilon0=0.05 K=12",  # of which there is one seed only
-        "Vanilla seed 0",
-        "Vanilla seed 1",
-    }
+    trb, base = UNITS[0], unit("Untrained student", kind="base_eval")
+    vanilla = [unit("Vanilla"), unit("Vanilla", id="v1", seed=1)]
+    name = "TRB epsilon0=0.05 K=12"
+    assert list(names([trb]).values()) == [name]
+    seeds = names([trb, replace(trb, id="x", seed=1)])
+    assert list(seeds.values()) == [f"{name} seed 0", f"{name} seed 1"]
+    assert names([base, replace(trb, seed=1)])[base.id] == "Untrained student"
+    assert list(names([trb, *vanilla]).values()) == [name, "Vanilla seed 0", "Vanilla seed 1"]
 
 
 @pytest.mark.parametrize(
@@ -356,34 +307,26 @@ def looks(*stages: UnitStatus) -> list[tuple[list[str], list[str]]]:
 
 
 def test_a_trial_from_start_to_end_has_a_line_for_each_event() -> None:
-    start = unit(
-        "TRB K=5",
-        "running",
-        step=0,
-        score=None,
-        best_step=None,
-        latest_step=None,
-        latest_score=None,
-    )
-    stages = [
-        replace(start, phase=TRAINING),
-        replace(start, phase=TRAINING, step=7),
-        replace(start, phase=EVALUATING, step=20),
-        replace(start, phase=TRAINING, step=25, score=0.4, best_step=20, latest_step=20, latest_score=0.4,
-                seconds_left=61.0),
-        unit("TRB K=5", "waiting", doing="waiting for rescoring"),
-        unit("TRB K=5", "running", phase=RESCORING, seconds_left=4.0),
-        unit("TRB K=5"),
-    ]  # fmt: skip
-    assert looks(*stages) == [
-        ([], ["[1/2, 1m01s left] TRB K=5: training"]),
-        ([], []),
-        ([], []),
-        ([], ["[1/2, 1m01s left] TRB K=5: step 20/60, 40.0"]),
-        ([], ["[1/2, 1m01s left] TRB K=5: trained, best 45.5 at step 40; waiting for rescoring"]),
-        ([], ["[1/2, 1m01s left] TRB K=5: rescoring step 40 on fresh samples"]),
-        (["[2/2, 1m01s left] TRB K=5: done, best 45.5 at step 40"], []),
+    nothing = {"score": None, "best_step": None, "latest_step": None, "latest_score": None}
+    start = unit("TRB K=5", "running", step=0, phase=TRAINING, **nothing)
+    scored = {"score": 0.4, "best_step": 20, "latest_step": 20, "latest_score": 0.4}
+    events = [
+        (start, "training"),
+        (replace(start, step=7), ""),
+        (replace(start, phase=EVALUATING, step=20), ""),
+        (replace(start, step=25, **scored), "step 20/60, 40.0"),
+        (
+            unit("TRB K=5", "waiting", doing="waiting for rescoring"),
+            "trained, best 45.5 at step 40; waiting for rescoring",
+        ),
+        (unit("TRB K=5", "running", phase=RESCORING), "rescoring step 40 on fresh samples"),
     ]
+    end = unit("TRB K=5")
+    *before, last = looks(*[stage for stage, _ in events], end)
+    for (ended, going_on), (_, words) in zip(before, events, strict=True):
+        assert ended == []
+        assert going_on == ([f"[1/2, 1m01s left] TRB K=5: {words}"] if words else [])
+    assert last == (["[2/2, 1m01s left] TRB K=5: done, best 45.5 at step 40"], [])
 
 
 def test_what_is_done_already_is_no_event() -> None:
@@ -393,9 +336,8 @@ def test_what_is_done_already_is_no_event() -> None:
 
 def test_failures_and_attempts_are_told() -> None:
     failed = unit("TRB K=5", "failed", step=3, error="RuntimeError: no")
-    again = unit(
-        "TRB K=5", "running", step=2, attempt=2, attempts=3, phase=TRAINING, latest_step=None
-    )
+    tried = {"attempt": 2, "attempts": 3, "latest_step": None}
+    again = unit("TRB K=5", "running", step=2, phase=TRAINING, **tried)
     assert looks(failed, again) == [
         (["[1/2, 1m01s left] TRB K=5: failed at step 3/60: RuntimeError: no"], []),
         ([], ["[1/2, 1m01s left] TRB K=5: attempt 2 of 3, training"]),
@@ -415,11 +357,8 @@ def test_the_best_so_far_stands_under_the_sweep_once_two_methods_have_scores() -
     assert best_lines([behind, vanilla, ahead], finished) == [
         "best so far: TRB 51.2 (+6.2 [+1.0, +9.5]*) · Vanilla 45.0 · SKD 40.0 (−5.0) · * one seed"
     ]
-    near = [
-        vanilla,
-        family("a", "TRB", 0.4525),
-        family("a", "SKD", 0.4498),
-    ]  # halves are rounded up, as in the table
+    # Halves are rounded up, as in the table.
+    near = [vanilla, family("a", "TRB", 0.4525), family("a", "SKD", 0.4498)]
     assert best_lines(near, {}) == ["best so far: TRB 45.3 (+0.3) · Vanilla 45.0 · SKD 45.0 (0.0)"]
     others = [family("b", "TRB", 0.5), family("b", "Vanilla", None), family("b", "SKD", 0.6)]
     assert best_lines([behind, vanilla, ahead, *others], {}) == [
@@ -430,10 +369,8 @@ def test_the_best_so_far_stands_under_the_sweep_once_two_methods_have_scores() -
 
 def test_a_supervised_stage_and_the_untrained_student_end_in_few_words() -> None:
     assert event(unit("sft", kind="sft", score=None, best_step=None, latest_score=None)) == "done"
-    assert (
-        event(unit("Untrained student", kind="base_eval", best_step=0, latest_score=0.176))
-        == "done, 17.6"
-    )
+    untrained = unit("Untrained student", kind="base_eval", best_step=0, latest_score=0.176)
+    assert event(untrained) == "done, 17.6"
 
 
 def test_models_that_are_made_are_reported_in_quarters() -> None:

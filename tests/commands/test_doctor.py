@@ -79,6 +79,17 @@ def test_the_embedded_world_needs_no_models(
     assert lines[shown + 1 : shown + 4] == ["     │ 8+2=?", "     │ ", "     8 10 2 11 12 18"]
 
 
+def test_a_tracker_takes_the_place_of_the_check_of_wandb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = experiment(tmp_path)
+    for tracker, verdict in (("tensorboard", "ok"), ("nowhere:board", "fail")):
+        _, out, _ = doctor(capsys, path, f"runtime.tracker={tracker}", "--json")
+        checks = {check["name"]: check["verdict"] for check in json.loads(out)["checks"]}
+        assert checks["tracker"] == verdict
+        assert "wandb" not in checks
+
+
 def test_counts_of_openthoughts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_thoughts(tmp_path)
     path = experiment(tmp_path, data=data)

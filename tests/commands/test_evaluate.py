@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.made_models import folder_of
+from orchestrator.commands import evaluate
+from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
-from orchestrator.records.claims import Claims
+from orchestrator.liveness.claims import Claims
+from orchestrator.models.made_models import folder_of
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.selection.study import Study
-from tests.sweeps import start, write_experiment
+from tests.fake_runs import record
+from tests.sweeps import start, trb_here, write_experiment
 from tests.without_ray import run_without_ray
 
 SAMPLES = {"arithmetic_short": 2, "arithmetic_long": 1}
@@ -42,20 +44,10 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(swept: Path, runs: Path) -> list[str]:
     """The command for the sweep's untrained student."""
     setup = load_experiment(swept).setups["tiny"]
+    model = folder_of(setup.student, setup, swept.parent / "runs")
     benchmarks = ",".join(f"{name}:{n}" for name, n in SAMPLES.items())
-    options = [
-        "--setup",
-        "tiny",
-        "--setups-from",
-        swept,
-        "--benchmarks",
-        benchmarks,
-        "--limit",
-        30,
-        "--runs",
-        runs,
-    ]
-    return ["eval", *map(str, [folder_of(setup.student, setup, swept.parent / "runs"), *options])]
+    options = f"--setup tiny --setups-from {swept} --benchmarks {benchmarks} --limit 30"
+    return ["eval", str(model), *options.split(), "--runs", str(runs)]
 
 
 def written(runs: Path) -> dict[str, Any]:
@@ -142,34 +134,18 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "named"),
     [
-        (
-            "config.json",
-            b"{}",
-            "model_type: None: expected the type of a transformers model in {}/config.json",
-        ),
-        (
-            "config.json",
-            b'{"model_type": "frobnicator"}',
-            "model_type: 'frobnicator': expected the type of a transformers model in {}/config.json",
-        ),
-        (
-            "config.json",
-            b"{",
-            "{}/config.json is missing or broken: expected a Hugging Face model folder",
-        ),
-        (
-            "model.safetensors",
-            b"cut",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
-        ),
+        ("config.json", b"{}", "model_type: None"),
+        ("config.json", b'{"model_type": "frobnicator"}', "model_type: 'frobnicator'"),
+        ("config.json", b"{", "{}/config.json"),
+        ("model.safetensors", b"cut", "{}/model.safetensors"),
     ],
 )
 def test_a_broken_model_folder_is_one_line(
     file: str,
     content: bytes,
-    words: str,
+    named: str,
     swept: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -179,8 +155,20 @@ def test_a_broken_model_folder_is_one_line(
     monkeypatch.chdir(tmp_path)  # a long path would be shortened in the line
     model = Path(shutil.copytree(student, "model"))
     (model / file).write_bytes(content)
-    with pytest.raises(SystemExit) as ended:
-        main([command, str(model), *options])
-    shown = capsys.readouterr()
-    assert (ended.value.code, shown.out) == (2, "")
-    assert shown.err.splitlines()[-1] == f"trb: {model}: {words.format(model.resolve())}"
+    code, out, err = trb_here(capsys, command, model, *options)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"trb: {model}: {named.format(model.resolve())}")
+
+
+def test_an_evaluation_has_an_interval_over_its_problems() -> None:
+    rows = [record(correct, problem=str(i)) for i, correct in enumerate([0, 4, 2, 3] * 10)]
+    found, mean = evaluate.scores({"mine": rows})
+    assert found["mine"].pass_at_1 == mean.pass_at_1 == 9 / 16
+    assert 0.4 < found["mine"].low < 9 / 16 < found["mine"].high < 0.7
+
+
+def test_a_file_may_be_named_where_benchmarks_are() -> None:
+    setup = load_setup("arithmetic")
+    key, run = evaluate._benchmark("folder/my.jsonl:4", setup, 7)
+    assert (key, run.path, run.n, run.limit) == ("my", "folder/my.jsonl", 4, 7)
+    assert evaluate._benchmark("arithmetic_short", setup, None)[1].n == 4

@@ -2,12 +2,14 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.commands.grade import GradeCounts, grade_file
+from orchestrator.errors import UserError
 
 
 def _write(path: Path, rows: list[Any]) -> Path:
@@ -44,50 +46,39 @@ def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "key", "value"),
     [
-        ("{broken", r"in\.jsonl:2: not JSON \(.*\): expected one object per line"),
-        ([1], r"in\.jsonl:2: found \[1\]: expected an object with 'gold' and 'generation'"),
-        ({"gold": "5"}, r"in\.jsonl:2: key 'generation' is missing; the row has \['gold'\]"),
-        ({"generation": "5"}, r"in\.jsonl:2: key 'gold' is missing"),
-        ({"gold": "5", "generation": 5}, r"in\.jsonl:2: key 'generation' is 5: expected a string"),
-        (
-            {"gold": [5], "generation": "5"},
-            r"in\.jsonl:2: key 'gold' is \[5\]: expected a string, a number or an object with \['answer'",
-        ),
-        (
-            {"gold": {"unit": "km"}, "generation": "5"},
-            r"in\.jsonl:2: key 'gold' lacks the field 'answer'",
-        ),
-        (
-            {"gold": {"answer": "5", "x": 1}, "generation": "5"},
-            r"in\.jsonl:2: key 'gold' has unknown fields \['x'\]",
-        ),
-        (
-            {"gold": {"answer": 5}, "generation": "5"},
-            r"in\.jsonl:2: key 'gold': gold field 'answer' is 5",
-        ),
+        ("{broken", "", "not JSON"),
+        ([1], "", "[1]: expected an object"),
+        ({"gold": "5"}, "", "['gold']: expected the key 'generation'"),
+        ({"generation": "5"}, "", "['generation']: expected the key 'gold'"),
+        ({"gold": "5", "generation": 5}, " generation:", "5: expected a string"),
+        ({"gold": [5], "generation": "5"}, " gold:", "[5]"),
+        ({"gold": {"unit": "km"}, "generation": "5"}, " gold:", "{'unit': 'km'}"),
+        ({"gold": {"answer": "5", "x": 1}, "generation": "5"}, " gold:", "'x': 1}"),
+        ({"gold": {"answer": 5}, "generation": "5"}, " gold:", "'answer' is 5"),
     ],
 )
-def test_grade_file_names_the_line_at_fault(tmp_path: Path, row: Any, message: str) -> None:
+def test_grade_file_names_the_line_at_fault(tmp_path: Path, row: Any, key: str, value: str) -> None:
     path = _write(tmp_path / "in.jsonl", [{"gold": "5", "generation": "5"}, row])
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(UserError) as caught:
         grade_file(path, tmp_path / "out.jsonl")
-    assert "\n" not in str(caught.value)
+    assert f"in.jsonl:2:{key} " in str(caught.value)
+    assert value in str(caught.value)
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_grade_file_refuses_unusable_paths(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"absent\.jsonl: cannot be read \(No such file or directory\)"
-    ):
-        grade_file(tmp_path / "absent.jsonl", None)
     (tmp_path / "latin.jsonl").write_bytes(b'{"gold": "\xe9"}\n')
-    with pytest.raises(ValueError, match="is not UTF-8"):
-        grade_file(tmp_path / "latin.jsonl", None)
     path = _write(tmp_path / "in.jsonl", [{"gold": "5", "generation": "5"}])
-    with pytest.raises(ValueError, match=r"the folder .* does not exist"):
-        grade_file(path, tmp_path / "absent" / "out.jsonl")
+    nowhere = tmp_path / "absent" / "out.jsonl"
+    for file, out, named in (
+        (tmp_path / "absent.jsonl", None, "absent.jsonl"),
+        (tmp_path / "latin.jsonl", None, "latin.jsonl: byte 10 is not UTF-8"),
+        (path, nowhere, "--out: '"),
+    ):
+        with pytest.raises(UserError, match=re.escape(named)):
+            grade_file(file, out)
 
 
 def test_standard_input_is_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +87,5 @@ def test_standard_input_is_a_file_too(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8"))))
     assert grade_file(Path("-"), tmp_path / "out.jsonl").n == 2
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{")))
-    with pytest.raises(ValueError, match="-:1: not JSON"):
+    with pytest.raises(UserError, match="-:1: not JSON"):
         grade_file(Path("-"), None)

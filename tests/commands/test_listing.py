@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import cli
 from orchestrator.commands import listing
-from tests.sweeps import write_experiment
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
-    """Exit code, stdout and stderr of `trb …`."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main([str(word) for word in arguments])
-    shown = capsys.readouterr()
-    return ended.value.code, shown.out, shown.err
+from tests.sweeps import trb_here, write_experiment
 
 
 @pytest.mark.parametrize(
@@ -39,7 +30,7 @@ def test_everything_that_is_shipped_is_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    code, out, _ = run(capsys, "list", kind)
+    code, out, _ = trb_here(capsys, "list", kind)
     assert code == 0
     for word in words if columns == "200" else words[:1]:
         assert word in out
@@ -60,7 +51,7 @@ def test_results_are_listed_with_the_command_that_made_them(
     line = {"command": "trb submit one.yaml", "user": "u", "host": "h", "version": "trb 0.1.0"}
     lines = [json.dumps(line | {"at": f"2026-11-2{day}T10:11:12+00:00"}) for day in (1, 2)]
     (tmp_path / "results" / "one" / "submits.jsonl").write_text("\n".join(lines))
-    code, out, _ = run(capsys, "list", "results", "--runs", tmp_path)
+    code, out, _ = trb_here(capsys, "list", "results", "--runs", tmp_path)
     assert code == 0
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert re.search(r"2026-11-22 10:11 +trb submit one.yaml", rows["one"])
@@ -69,20 +60,13 @@ def test_results_are_listed_with_the_command_that_made_them(
 
 
 def test_nothing_to_list_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "none in" in run(capsys, "list", "results", "--runs", tmp_path)[1]
+    assert "none in" in trb_here(capsys, "list", "results", "--runs", tmp_path)[1]
 
 
 def test_all_lists_come_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "list", "--runs", tmp_path)
+    code, out, _ = trb_here(capsys, "list", "--runs", tmp_path)
     assert code == 0
     assert all(kind in out for kind in listing.KINDS)
-
-
-def test_an_unknown_list_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "list", "metods")
-    assert code == 2
-    assert len(err.splitlines()) == 1
-    assert "methods" in err
 
 
 def test_only_the_chosen_methods_are_planned(
@@ -94,7 +78,7 @@ def test_only_the_chosen_methods_are_planned(
         "skd": {"K": [5], "tau_T": [1.0]},
     }
     path = write_experiment(tmp_path, methods)
-    code, out, _ = run(
+    code, out, _ = trb_here(
         capsys, "plan", path, "--methods", "Vanilla,TRB", "--json", "--runs", tmp_path / "runs"
     )
     assert code == 0
@@ -106,7 +90,7 @@ def test_a_method_that_is_not_in_the_file_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_experiment(tmp_path, {"vanilla": {}})
-    code, _, err = run(capsys, "plan", path, "--methods", "vanilla,SKD")
+    code, _, err = trb_here(capsys, "plan", path, "--methods", "vanilla,SKD")
     assert code == 2
     assert len(err.splitlines()) == 1
     assert "'SKD'" in err
@@ -117,4 +101,4 @@ def test_setups_beside_experiments_of_this_folder_are_listed(
 ) -> None:
     write_experiment(tmp_path, {"vanilla": {}})
     monkeypatch.chdir(tmp_path)
-    assert "tiny" in run(capsys, "list", "setups")[1]
+    assert "tiny" in trb_here(capsys, "list", "setups")[1]

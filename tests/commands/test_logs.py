@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.commands.logs import find_units, follow_logs, show_logs
 from orchestrator.errors import UserError
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, quickstart, units_of
+from tests.sweeps import trb_here
+
+
+def describe(run: RunWriter, unit: Unit) -> None:
+    keys = ("kind", "setup", "method", "knobs", "seed")
+    run.describe({"unit": {key: getattr(unit, key) for key in keys}}, dict)
 
 
 @pytest.fixture
@@ -22,8 +27,7 @@ def units(tmp_path: Path) -> list[Unit]:
     chosen = [*units_of(known, "trust_region"), *units_of(known, "vanilla")]
     for unit in chosen:
         with closing(RunWriter(tmp_path, unit.id)) as run:
-            keys = ("kind", "setup", "method", "knobs", "seed")
-            run.describe({"unit": {key: getattr(unit, key) for key in keys}}, dict)
+            describe(run, unit)
             run.log.line(f"hello of {unit.label}")
     with closing(RunWriter(tmp_path, chosen[-1].id)) as run:
         run.fail("RuntimeError: no", "Traceback of it\nRuntimeError: no\n")
@@ -49,13 +53,12 @@ def test_a_label_means_all_of_its_seeds(tmp_path: Path, units: list[Unit]) -> No
     _, known = quickstart("seeds=[0,1]")
     others = units_of(known, "vanilla")
     with closing(RunWriter(tmp_path, others[1].id)) as run:
-        keys = ("kind", "setup", "method", "knobs", "seed")
-        run.describe({"unit": {key: getattr(others[1], key) for key in keys}}, dict)
+        describe(run, others[1])
     assert find_units("Vanilla", tmp_path) == sorted(unit.id for unit in others)
     assert find_units("vanilla seed 1", tmp_path) == [others[1].id]
     [stage, _] = units_of(known, "sft")
     with closing(RunWriter(tmp_path, stage.id)) as run:
-        run.describe({"unit": {key: getattr(stage, key) for key in keys}}, dict)
+        describe(run, stage)
     assert find_units("supervised stage", tmp_path) == [stage.id]
     assert stage.label == "Supervised stage"
 
@@ -119,10 +122,8 @@ def test_the_command_takes_a_unit_or_an_experiment(
         ([own, "--methods", "TRB"], 2),
         ([own, "seeds=[0]"], 3),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(["logs", *words, "--runs", str(tmp_path)])
-        assert ended.value.code == 0
-        assert capsys.readouterr().out.count("hello of") == expected
+        code, out, _ = trb_here(capsys, "logs", *words, "--runs", tmp_path)
+        assert (code, out.count("hello of")) == (0, expected)
     mistakes = {
         ("nothing",): "no such unit",
         ("math-smoke",): "has a log",  # a shipped experiment, which nobody ran here
@@ -130,8 +131,6 @@ def test_the_command_takes_a_unit_or_an_experiment(
         ("vanilla", "seeds=[0]"): "trb logs EXP.yaml seeds=[0]",
     }
     for words, complaint in mistakes.items():
-        with pytest.raises(SystemExit) as ended:
-            main(["logs", *words, "--runs", str(tmp_path)])
-        assert ended.value.code == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert complaint in line
+        code, _, err = trb_here(capsys, "logs", *words, "--runs", tmp_path)
+        assert (code, err.count("\n")) == (2, 1)
+        assert complaint in err

@@ -52,6 +52,15 @@ def records(correct: int, n: int = 4) -> list[ProblemRecord]:
     ]
 
 
+def recounted(n: int = 4) -> list[ProblemRecord]:
+    """The same as the grader counts them, with the answers that it takes for right."""
+    found = []
+    for record in records(n - 1, n):
+        gold = next(iter(record.answers))
+        found.append(replace(record, right_answers={gold: n - 1}))
+    return found
+
+
 def evaluated(runs: Path, unit: Unit, evaluation_id: str, rows: list[ProblemRecord]) -> None:
     with closing(RunWriter(runs, unit.id)) as run:
         write_evaluation(run, evaluation_id, STEP, rows)
@@ -78,7 +87,7 @@ def test_wrong_counts_are_mended_and_nothing_else(
     experiment, units, unit, ids = trial
     evaluated(tmp_path, unit, ids[BENCHMARK], [*records(0)[:5], *records(4)[5:8], *records(3)[8:]])
     assert regrade.regrade(Study(experiment, units, tmp_path)) == 0
-    assert RunReader(tmp_path, unit.id).evaluation(ids[BENCHMARK], STEP) == records(3)
+    assert RunReader(tmp_path, unit.id).evaluation(ids[BENCHMARK], STEP) == recounted()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if BENCHMARK in line]
     counts = "1 evaluations, 200 problems, 800 answers; 8 problems changed, right answers +15 −3"
     assert line == f"arithmetic {BENCHMARK}: {counts}"
@@ -97,9 +106,9 @@ def test_regrading_again_changes_no_byte(
     assert line.endswith("; 0 problems changed, right answers +0 −0")
 
 
-@pytest.mark.parametrize("draw", regrade.DRAWS)
+@pytest.mark.parametrize("repetition", regrade.REPETITIONS)
 def test_scores_of_an_older_grader_are_carried_over(
-    draw: int,
+    repetition: int,
     trial: Trial,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -107,15 +116,15 @@ def test_scores_of_an_older_grader_are_carried_over(
 ) -> None:
     experiment, units, unit, _ = trial
     setup = experiment.setups[unit.setup]
-    old = evaluation_protocol.drawn_evaluation_ids(setup, draw)[BENCHMARK]
+    old = evaluation_protocol.repeated_evaluation_ids(setup, repetition)[BENCHMARK]
     evaluated(tmp_path, unit, old, records(0))
     before = contents(tmp_path)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
     regrade.regrade(Study(experiment, units, tmp_path))
-    new = evaluation_protocol.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
+    new = evaluation_protocol.repeated_evaluation_ids(setup, repetition, NEXT_VERSION)[BENCHMARK]
     run = RunReader(tmp_path, unit.id)
     assert new != old
-    assert run.evaluation(new, STEP) == records(3)
+    assert run.evaluation(new, STEP) == recounted()
     assert run.evaluation(old, STEP) == records(0)
     assert contents(tmp_path).items() > before.items()
     assert "; 1 carried over from an older version of the grader\n" in capsys.readouterr().out
@@ -132,7 +141,7 @@ def test_more_samples_win_over_a_newer_grader(
         evaluated(tmp_path, unit, ids[BENCHMARK], records(0, n=older))
         evaluated(tmp_path, unit, new, records(0, n=newer))
         regrade.regrade(Study(experiment, units, tmp_path))
-        assert RunReader(tmp_path, unit.id).evaluation(new, STEP) == records(3, n=4)
+        assert RunReader(tmp_path, unit.id).evaluation(new, STEP) == recounted(n=4)
 
 
 def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:
@@ -173,7 +182,17 @@ def test_nothing_to_recount(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_what_a_recount_keeps() -> None:
     record = ProblemRecord("p", 7, 7, 2, 1, 1, 70, {"\\frac12": 2, "0.5": 3, "2": 1}, {10: 7})
+    right_answers = {"\\frac12": 2, "0.5": 3}
     with Grader() as grader:
         assert regrade.recount(record, Gold("0.50"), grader) == replace(
-            record, correct=5, timed_out=0
+            record, correct=5, timed_out=0, right_answers=right_answers
         )
+
+
+def test_tokens_of_right_responses_are_known_while_the_same_answers_are_right() -> None:
+    answers = {"\\frac12": 2, "2": 1}
+    record = ProblemRecord("p", 3, 2, 0, 0, 0, 30, answers, {}, {"\\frac12": 2}, tokens_right=19)
+    with Grader() as grader:
+        assert regrade.recount(record, Gold("0.50"), grader) == record
+        other = regrade.recount(record, Gold("2"), grader)
+    assert (other.correct, other.right_answers, other.tokens_right) == (1, {"2": 1}, None)

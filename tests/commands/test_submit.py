@@ -33,7 +33,7 @@ def test_it_names_another_process_at_work(tmp_path: Path, taken: int) -> None:
 STUBBORN = """
 import signal, sys, threading
 from pathlib import Path
-from orchestrator.commands import watching
+from orchestrator.commands.output import lasting_console
 from orchestrator.commands.submit import Submission, _driving
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart
@@ -41,7 +41,7 @@ from tests.fake_runs import quickstart
 signal.signal(signal.SIGINT, lambda *_: None)
 experiment, units = quickstart()
 runs = Path(sys.argv[1])
-job = Submission(Study(experiment, units, runs), None, "trb submit it", watching.lasting_console(runs))
+job = Submission(Study(experiment, units, runs), None, "trb submit it", lasting_console(runs))
 with _driving(job):
     job.say("runs")
     threading.Event().wait()

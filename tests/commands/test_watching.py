@@ -12,18 +12,21 @@ import pytest
 from rich.console import Console
 
 from analysis.table.build import results_table
-from orchestrator.cli import main
-from orchestrator.commands import watching
-from orchestrator.commands.watching import STARTING, Watch, follow, taking
+from orchestrator.commands import waiting, watching
+from orchestrator.commands.waiting import taking
+from orchestrator.commands.watching import STARTING, Watch, follow
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.drivers import Driving
 from orchestrator.monitor.status import Session
-from orchestrator.monitor.timings import tokens_a_second
-from orchestrator.records.drivers import Driving
+from orchestrator.monitor.unit_status import tokens_a_second
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, metrics, quickstart, units_of, write_run
+from tests.sweeps import trb_here
 
+WATCH = ("status", "--watch", QUICKSTART)
+NO_RESCORING = "evaluation.rescore=false"
 ONLY = [
     f"methods.{name}=null"
     for name in ("fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
@@ -59,11 +62,10 @@ def finished(tmp_path: Path) -> Study:
 def test_watching_a_finished_sweep_ends_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study, overrides = finished(tmp_path), [*ONLY, "evaluation.rescore=false"]
-    with pytest.raises(SystemExit) as ended:
-        main(["status", "--watch", str(QUICKSTART), *overrides, "--runs", str(tmp_path)])
-    assert ended.value.code == 0
-    first, second, *rest = capsys.readouterr().out.splitlines()
+    study = finished(tmp_path)
+    code, out, _ = trb_here(capsys, *WATCH, *ONLY, NO_RESCORING, "--runs", tmp_path)
+    assert code == 0
+    first, second, *rest = out.splitlines()
     assert first.startswith("quickstart")
     assert ONLY[0] in first
     assert second == f"runs: {tmp_path}"
@@ -77,10 +79,9 @@ def test_watching_what_nobody_works_on_ends_in_a_pipe(
     runs = tmp_path / "runs"
     if there:
         runs.mkdir()
-    with pytest.raises(SystemExit) as ended:
-        main(["status", "--watch", str(QUICKSTART), "--runs", str(runs)])
-    assert ended.value.code == (0 if there else 1)
-    lines = capsys.readouterr().out.splitlines()
+    code, out, _ = trb_here(capsys, *WATCH, "--runs", runs)
+    assert code == (0 if there else 1)
+    lines = out.splitlines()
     assert lines[-1].endswith(f"trb submit {QUICKSTART} --runs {runs}")
     assert any("does not exist" in line for line in lines) is not there
 
@@ -90,20 +91,9 @@ def test_watching_ends_at_a_damaged_unit(
 ) -> None:
     study = finished(tmp_path)
     (study.runs / study.units[0].id / "state.json").write_text("{")
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "status",
-                "--watch",
-                str(QUICKSTART),
-                *ONLY,
-                "evaluation.rescore=false",
-                "--runs",
-                str(tmp_path),
-            ]
-        )
-    assert ended.value.code == 1
-    assert study.units[0].id in capsys.readouterr().out.splitlines()[-1]
+    code, out, _ = trb_here(capsys, *WATCH, *ONLY, NO_RESCORING, "--runs", tmp_path)
+    assert code == 1
+    assert study.units[0].id in out.splitlines()[-1]
 
 
 def test_watching_goes_on_until_the_last_unit_is_done(
@@ -199,7 +189,7 @@ def test_tokens_of_rollouts_are_those_of_the_clocked_steps(tmp_path: Path) -> No
 
 
 def test_in_a_pipe_what_takes_long_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SILENCE_S", 0.02)
+    monkeypatch.setattr(waiting, "SILENCE_S", 0.02)
     console = Console(file=io.StringIO(), width=80)
     with taking(console, "starting Ray"):
         until(lambda: len(lines_of(console)) >= 3)

@@ -215,6 +215,6 @@ def test_a_gpu_too_small_is_refused_with_what_is_needed() -> None:
 
 
 def test_a_batch_below_one_is_no_batch() -> None:
-    with pytest.raises(UserError, match=r"runtime\.rollout_batch: 0: expected ≥ 1"):
+    with pytest.raises(UserError, match=r"runtime\.rollout_batch: 0: expected .* ≥ 1"):
         load_experiment(PAPER, ("runtime.rollout_batch=0",))
     assert load_experiment(PAPER, ("runtime.rollout_batch=null",)).runtime.rollout_batch is None

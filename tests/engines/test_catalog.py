@@ -14,14 +14,14 @@ from orchestrator import config
 from orchestrator.engines import catalog
 from orchestrator.engines.catalog import ENGINES, able, open_engine, require, sampler_of
 from orchestrator.errors import UserError
-from orchestrator.rules import choices
+from orchestrator.rules import entry
 from orchestrator.workers.engines import job_of
 from tests import fake_runs, tiny
 
 
 def test_the_words_of_the_configuration_are_the_engines() -> None:
-    assert set(choices(config.EngineName)) == set(able("sampler"))
-    assert set(choices(config.TrainerName)) == set(able("trainer", "scorer"))
+    assert set(entry(config.EngineName).choices) == set(able("sampler"))
+    assert set(entry(config.TrainerName).choices) == set(able("trainer", "scorer"))
     assert set(able("sampler")) | set(able("trainer", "scorer")) == set(ENGINES)
 
 

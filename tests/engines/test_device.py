@@ -15,7 +15,7 @@ import pytest
 from orchestrator.engines import device
 from orchestrator.engines.device import MemoryHolder, PeakWatch, holders_in, wait_for_memory
 from orchestrator.errors import EngineLost, GpuFull
-from orchestrator.records.processes import group_members
+from orchestrator.liveness.processes import group_members
 
 LISTED = """\
 GPU-aaaa, 4711, /usr/bin/python3, 12544

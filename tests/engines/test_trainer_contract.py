@@ -28,7 +28,17 @@ from orchestrator.engines.interface import Job, Limits, Trainer, WeightsRef
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.engines.verl.engine import VerlEngine
 from orchestrator.engines.verl.ranks import OneRank, Ranks, SeveralRanks
-from orchestrator.policy.spec import Objective, TrustRegion
+from orchestrator.policy.spec import (
+    Bridge,
+    ForwardKL,
+    Objective,
+    Proximal,
+    SampledToken,
+    TeacherKeeps,
+    TeacherUncertain,
+    Term,
+    TrustRegion,
+)
 from orchestrator.rollouts import Rollouts
 from orchestrator.workers.engines import job_of
 from tests import tiny
@@ -45,7 +55,13 @@ OPTIMIZER = Optimizer(
 GOALS = [
     Objective(name) for name in ("renormalized", "tail", "surrogate", "truncated", "full", "nll")
 ]
-GOALS += [Objective(name, 0.4) for name in ("renormalized", "surrogate", "truncated", "full")]
+GOALS += [
+    Objective(name, Bridge(0.4)) for name in ("renormalized", "surrogate", "truncated", "full")
+]
+GOALS += [  # losses that weigh tokens by what was recorded with them
+    Objective("renormalized", terms=(Term(), Term(ForwardKL(), TeacherUncertain(1.0)))),
+    Objective("tail", Proximal(0.5), (Term(SampledToken(1.0), TeacherKeeps()),)),
+]
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,13 @@ import pytest
 
 from orchestrator.config import Experiment, Optimizer, Recipe
 from orchestrator.errors import UserError
-from orchestrator.experiment import identity, made_models
+from orchestrator.experiment import identity
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.models import made_models
+from orchestrator.models.identity import RECIPE, part
 from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, fake_models, quickstart
 from tests.sweeps import ROOT
@@ -198,15 +200,13 @@ def test_a_new_key_with_a_default_changes_no_id(path: Path) -> None:
 
 
 def test_a_later_key_counts_where_it_is_not_at_its_default() -> None:
-    first = identity.part(Optimizer(), identity.OPTIMIZER)
+    first = part(Optimizer(), identity.OPTIMIZER)
     assert "decay" not in first
-    assert identity.part(Optimizer(decay="constant"), identity.OPTIMIZER) == first
-    assert identity.part(Optimizer(decay="linear"), identity.OPTIMIZER) == first | {
-        "decay": "linear"
-    }
-    first = identity.part(Recipe(), identity.RECIPE)
+    assert part(Optimizer(decay="constant"), identity.OPTIMIZER) == first
+    assert part(Optimizer(decay="linear"), identity.OPTIMIZER) == first | {"decay": "linear"}
+    first = part(Recipe(), RECIPE)
     assert "dtype" not in first
-    assert identity.part(Recipe(dtype="bfloat16"), identity.RECIPE) == first | {"dtype": "bfloat16"}
+    assert part(Recipe(dtype="bfloat16"), RECIPE) == first | {"dtype": "bfloat16"}
 
 
 if __name__ == "__main__":

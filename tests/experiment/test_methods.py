@@ -19,8 +19,31 @@ from orchestrator.experiment.methods import (
     method_label,
     method_title,
     needs_teacher,
+    response_limit,
 )
-from orchestrator.policy.spec import Objective, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.spec import (
+    Bridge,
+    FallingWithDiscrepancy,
+    FixedAdvantage,
+    ForwardKL,
+    Fusion,
+    JensenShannon,
+    Mixture,
+    Objective,
+    Proximal,
+    ReverseKL,
+    SampledToken,
+    Student,
+    TeacherInjection,
+    TeacherKeeps,
+    TeacherPrefers,
+    TeacherSequences,
+    TeacherUncertain,
+    Tempered,
+    Term,
+    TrustRegion,
+    Unlikely,
+)
 from tests.policy.reference import PAPER_BUDGETS
 
 # --- names ---
@@ -170,12 +193,95 @@ def test_temperature_by_step() -> None:
     assert [behavior_at("temperature_warmup", knobs, k) for k in (15, 16, 399)] == [Student()] * 3
 
 
-def test_only_veto_trains_on_another_target() -> None:
+OTHER_OBJECTIVES: dict[str, tuple[dict[str, float], Objective]] = {  # at step 30 of 60
+    "veto": ({"beta_start": 0.8}, Objective("renormalized", Bridge(0.4))),
+    "gkd": (
+        {"teacher_share": 0.5, "beta": 0.1},
+        Objective("renormalized", terms=(Term(JensenShannon(0.1)),)),
+    ),
+    "top_d": ({"alpha": 0.7}, Objective("renormalized", Proximal(0.7))),
+    "tr_opd": (
+        {},
+        Objective(
+            "renormalized",
+            terms=(
+                Term(ReverseKL(), TeacherKeeps()),
+                Term(ForwardKL(), TeacherKeeps(inverted=True)),
+            ),
+        ),
+    ),
+    "aopd": (
+        {},
+        Objective(
+            "renormalized",
+            terms=(
+                Term(ReverseKL(), TeacherPrefers()),
+                Term(ForwardKL(), TeacherPrefers(inverted=True)),
+            ),
+        ),
+    ),
+    "eopd": (
+        {"entropy": 0.8},
+        Objective(
+            "renormalized", terms=(Term(ReverseKL()), Term(ForwardKL(), TeacherUncertain(0.8)))
+        ),
+    ),
+    "iw_opd": (
+        {"most": 1.5},
+        Objective("renormalized", terms=(Term(ReverseKL(), FallingWithDiscrepancy(1.5)),)),
+    ),
+    "forward_kl": ({}, Objective("renormalized", terms=(Term(ForwardKL()),))),
+    "sampled_token": ({"clip": 5.0}, Objective("renormalized", terms=(Term(SampledToken(5.0)),))),
+    "fixed_advantage": (
+        {"below": 0.2},
+        Objective("renormalized", terms=(Term(FixedAdvantage(-1.0), Unlikely(0.2)),)),
+    ),
+    "sft_only": ({}, Objective("nll")),
+}
+
+
+def test_objectives() -> None:
+    """Every other method minimises the training's objective against the teacher at every token."""
     training = load_setup("arithmetic").training
     for key, method in METHODS.items():
-        knobs = {"beta_start": 0.8}
-        beta = 0.4 if key == "veto" else 0.0
-        assert method.objective(knobs, training, 30, 60) == Objective(training.objective, beta)
+        knobs, expected = OTHER_OBJECTIVES.get(key, ({}, Objective("renormalized")))
+        assert method.objective(knobs, training, 30, 60) == expected
+
+
+def test_the_weight_of_the_teacher_falls_to_nothing() -> None:
+    fusion, mixture = {"alpha0": 0.5, "K": 10}, {"w0": 0.5, "K": 10}
+    for step, weight in ((0, 0.5), (5, 0.25), (9, 0.05)):
+        fused, mixed = (
+            behavior_at(method, knobs, step)
+            for method, knobs in (("logit_fusion", fusion), ("teacher_mixture", mixture))
+        )
+        assert isinstance(fused, Fusion)
+        assert isinstance(mixed, Mixture)
+        assert fused.alpha == pytest.approx(weight, rel=1e-12)
+        assert mixed.weight == pytest.approx(weight, rel=1e-12)
+    for step in (10, 11, 400):
+        assert behavior_at("logit_fusion", fusion, step) == Student()
+        assert behavior_at("teacher_mixture", mixture, step) == Student()
+    assert behavior_at("gkd", {"teacher_share": 0.25}, 100) == TeacherSequences(0.25)
+    assert behavior_at("gkd", {"teacher_share": 0.0}, 100) == Student()
+    assert behavior_at("sft_only", {}, 100) == Fusion(1.0)
+
+
+def test_horizons() -> None:
+    growing = {"tokens": 8, "K": 10}
+    limits = [response_limit("growing_horizon", growing, step, 48) for step in (0, 5, 9, 10, 400)]
+    assert limits == [8, 28, 44, 48, 48]
+    assert response_limit("prefix_horizon", {"tokens": 8}, 400, 48) == 8
+    assert response_limit("vanilla", {}, 0, 48) == 48
+    assert response_limit(None, {}, 0, 48) == 48
+
+
+def test_a_horizon_beyond_the_limit_is_refused() -> None:
+    setup = load_setup("arithmetic")
+    longest = setup.training.max_response_tokens
+    METHODS["prefix_horizon"].fits({"tokens": [longest]}, "arithmetic", setup)
+    with pytest.raises(UserError, match=f"{longest + 1}"):
+        METHODS["prefix_horizon"].fits({"tokens": [longest + 1]}, "arithmetic", setup)
 
 
 def test_a_unit_without_a_method_needs_no_teacher_to_sample() -> None:

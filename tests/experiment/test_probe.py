@@ -106,18 +106,18 @@ def test_a_commit_has_so_many_prompts(prompts: int) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("probe.prompts=0", "probe.prompts: 0: expected ≥ 1"),
-        ("probe.continuations=0", "probe.continuations: 0: expected ≥ 1"),
+        ("probe.prompts=0", "probe.prompts: 0: expected a whole number ≥ 1"),
+        ("probe.continuations=0", "probe.continuations: 0: expected a whole number ≥ 1"),
         (
             "probe.lengths=[]",
             "probe.lengths: []: expected whole numbers of tokens, or shares between 0 and 1",
         ),
         ("probe.lengths=[2.5]", "probe.lengths: [2.5]: expected whole numbers"),
-        ("probe.lengths=[.inf]", "probe.lengths: [inf]: expected whole numbers"),
+        ("probe.lengths=[.inf]", "probe.lengths[0]: inf: expected a finite number"),
         ("probe.lengths=[-0.5]", "probe.lengths: [-0.5]: expected whole numbers"),
         ("probe.lengths=[48]", "probe.lengths: 48.0: expected between 1 and 47 tokens"),
         ("probe.lengths=[0.001]", "probe.lengths: 0.001: expected between 1 and 47 tokens"),
-        ("probe.epsilon=0", "probe.epsilon: 0.0: expected > 0"),
+        ("probe.epsilon=0", "probe.epsilon: 0: expected a number > 0"),
         ("probe.prompt=3", "probe.prompt: unknown key"),
         ("methods.trust_region=null", "probe.epsilon: not set"),
     ],

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -22,8 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from orchestrator.config import PromptTemplate, Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.data.prompts import render, response_text
-from orchestrator.experiment.made_models import NEEDED, WEIGHTS, recorded
+from orchestrator.liveness.children import Child, Result
 from orchestrator.models.embedded import STUDENT_EOS, TEACHER_EOS, build, make_tokenizer
+from orchestrator.models.made_models import NEEDED, WEIGHTS, recorded
 from tests.sweeps import ROOT
 
 SETUPS = ROOT / "experiments" / "setups"
@@ -86,31 +85,21 @@ def test_a_build_in_its_own_process_gives_the_same_bytes_and_reports(tmp_path: P
     made = spec("characters", updates=3)
     build(made, tmp_path / "here")
     target = tmp_path / "there"
-    (tmp_path / "spec.json").write_text(
-        json.dumps(made | {"folder": str(target)}), encoding="utf-8"
-    )
-    command = [sys.executable, "-m", "orchestrator.models.embedded", str(tmp_path / "spec.json")]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        cwd=SETUPS.parents[1],
-        umask=0o022,
-    )
+    mask = os.umask(0o022)
+    try:
+        child = Child("orchestrator.models.embedded", "the maker")
+    finally:
+        os.umask(mask)
+    child.send(made | {"folder": str(target)})
+    report = child.receive()
+    assert child.receive() == Result(None)
+    child.end()
     assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
     assert contents(target) == contents(tmp_path / "here")
     assert recorded(target) == {
         name: hashlib.sha256(data).hexdigest() for name, data in contents(target).items()
     }
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "here",
-        "spec.json",
-        "there",
-        "there.made.json",
-    ]
-    report = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "there", "there.made.json"]
     assert (report["update"], report["of"]) == (3, 3)
     assert report["loss"] == pytest.approx(math.log(56), abs=0.5)
 
@@ -171,10 +160,11 @@ def test_a_built_model_has_the_declared_shape(tmp_path: Path, tied: bool) -> Non
     assert ("lm_head.weight" in load_file(tmp_path / "model" / "model.safetensors")) == (not tied)
 
 
-def test_training_lowers_the_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_lowers_the_loss(tmp_path: Path) -> None:
     clean = {"wrong_step": 0.0, "off_task": 0.0, "no_reasoning": 0.0}
-    build(spec("characters", updates=50, batch=16, lr=2e-2, **clean), tmp_path / "model")
-    reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    reports: list[dict[str, Any]] = []
+    made = spec("characters", updates=50, batch=16, lr=2e-2, **clean)
+    build(made, tmp_path / "model", reports.append)
     assert [report["update"] for report in reports] == [20, 40, 50]
     assert reports[-1]["loss"] < math.log(56) / 2
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,13 +18,13 @@ import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from orchestrator.data import arithmetic
-from orchestrator.experiment import made_models
-from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_setup
-from orchestrator.experiment.shipped import MODELS, shipped_model
+from orchestrator.liveness.children import Child, Result, messages
+from orchestrator.models import made_models
+from orchestrator.models.identity import model_identity
 from orchestrator.models.making import make, must_make
+from orchestrator.models.shipped import MODELS, shipped_model
 from orchestrator.records.files import file_sha256, verify_files
-from tests.sweeps import ROOT, environment
 
 ROLES = ("student", "teacher")
 EXAMPLES = 512  # problems that neither recipe draws
@@ -91,20 +89,14 @@ def test_made_again_they_follow_the_same_law(tmp_path: Path) -> None:
 
 def make_again(parent: Path) -> dict[str, Path]:
     """Both models, made side by side by their recipes; the folder of each."""
-    setup, folders, processes = load_setup("arithmetic"), {}, []
+    setup, folders, children = load_setup("arithmetic"), {}, []
     for role in ROLES:
         model = getattr(setup, role)
         folders[role] = parent / made_models.recipe_of(model, setup)
-        spec = parent / f"{role}.json"
-        spec.write_text(
-            json.dumps(model_identity(model, setup) | {"folder": str(folders[role])}),
-            encoding="utf-8",
-        )
-        command = [sys.executable, "-m", "orchestrator.models.embedded", str(spec)]
-        processes.append(
-            subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(), cwd=ROOT)
-        )
-    assert [process.wait() for process in processes] == [0, 0]
+        children.append(Child("orchestrator.models.embedded", role))
+        children[-1].send(model_identity(model, setup) | {"folder": str(folders[role])})
+    for _, message in messages(children):
+        assert isinstance(message, dict | Result), message
     return folders
 
 

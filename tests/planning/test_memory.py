@@ -7,7 +7,7 @@ import pytest
 from orchestrator.config import Placement, RoleGpus, Runtime
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning.memory import Memory, memory
-from tests.sweeps import ROOT
+from tests.planning.plans import PAPER
 
 GIB = 2**30
 W_S, W_Q = 2 * 1_720_574_976 / GIB, 2 * 8_190_735_360 / GIB
@@ -16,7 +16,7 @@ W_S, W_Q = 2 * 1_720_574_976 / GIB, 2 * 8_190_735_360 / GIB
 def of_trial(
     gib: float, placement: Placement | None = None, engine: str = "sglang", batch: int | None = None
 ) -> Memory:
-    experiment = load_experiment(ROOT / "experiments" / "paper.yaml", [f"engine.sampler={engine}"])
+    experiment = load_experiment(PAPER, [f"engine.sampler={engine}"])
     return memory(experiment.setups["qwen3-1.7b"], Runtime(rollout_batch=batch), gib, placement)
 
 
@@ -43,9 +43,8 @@ def test_scoring_and_learning_by_hand() -> None:
     assert found.learning == pytest.approx(kept + state + loss + activations, abs=1e-3)
     apart = of_trial(79.1, Placement("split", 4, RoleGpus(2, 1, 1)))
     assert apart.scoring == pytest.approx(2 * 0.5 + 0.03 * 79.1 + W_Q + 2.5 + 1.875, abs=1e-3)
-    assert apart.learning == pytest.approx(
-        2 * 0.5 + 0.03 * 79.1 + state + loss + activations, abs=1e-3
-    )
+    learning = 2 * 0.5 + 0.03 * 79.1 + state + loss + activations
+    assert apart.learning == pytest.approx(learning, abs=1e-3)
 
 
 def test_the_torch_engine_holds_other_batches() -> None:
@@ -59,11 +58,8 @@ def test_no_more_sequences_are_decoded_than_a_step_has() -> None:
 
 def test_what_does_not_fit_has_no_sequences() -> None:
     found = of_trial(39.3)
-    assert (
-        found.sequences_at_once_vanilla,
-        found.sequences_at_once_blending,
-        found.learning_tokens,
-    ) == (0, 0, 0)
+    assert found.sequences_at_once_vanilla == found.sequences_at_once_blending == 0
+    assert found.learning_tokens == 0
     assert found.learning > 39.3
 
 

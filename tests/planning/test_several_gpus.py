@@ -6,14 +6,19 @@ import pytest
 
 from orchestrator.config import Placement, RoleGpus
 from orchestrator.experiment.load import load_experiment
-from orchestrator.planning import as_json, plan
-from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
+from orchestrator.planning import plan
+from orchestrator.planning.costs import OTHER, SUPERVISED, SetupCosts
 from orchestrator.planning.ranges import SCENARIOS, Scenario
-from orchestrator.planning.totals import hours_on_gpus, longest_unit_hours, total_gpu_hours
+from orchestrator.planning.totals import (
+    hours_on_gpus,
+    longest_unit_hours,
+    on_engines,
+    total_gpu_hours,
+)
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
-from tests.sweeps import ROOT
+from tests.planning.plans import PAPER, known, planned
 
-PAPER = ROOT / "experiments" / "paper.yaml"
 ENGINES = ("engine.sampler=sglang", "engine.trainer=verl")
 SPLIT = Placement("split", 4, RoleGpus(2, 1, 1))
 SPLIT_GIVEN = ("runtime.placement.mode=split", "runtime.placement.role_gpus.rollout=2")
@@ -22,10 +27,6 @@ SPLIT_GIVEN = ("runtime.placement.mode=split", "runtime.placement.role_gpus.roll
 def costs(placement: Placement, setup: str = "qwen3-1.7b") -> SetupCosts:
     experiment = load_experiment(PAPER, ENGINES)
     return SetupCosts(experiment.setups[setup], experiment.runtime, "sglang").on(placement)
-
-
-def planned(*overrides: str) -> plan.Plan:
-    return plan.make_plan(load_experiment(PAPER, overrides))
 
 
 # --- time ---
@@ -70,19 +71,16 @@ def test_roles_apart_take_the_time_of_their_own_gpus() -> None:
 def test_gpu_hours_are_all_gpus_times_the_clock_and_evaluators_have_one() -> None:
     made, one = planned(*ENGINES, *SPLIT_GIVEN), planned(*ENGINES)
     unit, alone = made.units[2], one.units[2]
+    hours = known(unit.resources.gpu_hours)
     assert unit.resources.gpus == 4
-    assert unit.resources.gpu_hours is not None
-    assert alone.resources.gpu_hours is not None
     clock = plan.training_seconds(unit.unit, made.costs[unit.unit.setup])
     for phase, seconds in clock.items():
         if phase != EVALUATE:
-            assert unit.resources.gpu_hours[phase].mid == pytest.approx(4 * seconds.mid / 3600)
-    assert unit.resources.gpu_hours[EVALUATE] == alone.resources.gpu_hours[EVALUATE]
-    longest, total = longest_unit_hours(made), total_gpu_hours(made)
-    assert longest is not None
-    assert total is not None
-    assert longest.mid < total["total"].mid
-    assert hours_on_gpus(made, 8) == total["total"] / 8
+            assert hours[phase].mid == pytest.approx(4 * seconds.mid / 3600)
+    assert hours[EVALUATE] == known(alone.resources.gpu_hours)[EVALUATE]
+    total = known(total_gpu_hours(made))["total"]
+    assert known(longest_unit_hours(made)).mid < total.mid
+    assert hours_on_gpus(made, 8) == total / 8
 
 
 def test_methods_may_have_other_gpus_than_the_rest() -> None:
@@ -95,10 +93,8 @@ def test_methods_may_have_other_gpus_than_the_rest() -> None:
 
 
 def test_engines_of_one_device_are_not_compared_where_trials_have_several() -> None:
-    assert set(as_json.totals(planned(*ENGINES, "runtime.placement.gpus=2"))["engines"]) == {
-        "sglang"
-    }
-    assert set(as_json.totals(planned(*ENGINES))["engines"]) == {"torch", "sglang"}
+    assert set(on_engines(planned(*ENGINES, "runtime.placement.gpus=2"))) == {"sglang"}
+    assert set(on_engines(planned(*ENGINES))) == {"torch", "sglang"}
 
 
 def test_assumptions_name_what_several_gpus_rest_on() -> None:

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from orchestrator.policy import laws
 from orchestrator.policy.laws import Law
-from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.spec import (
+    Behavior,
+    Fusion,
+    Mixture,
+    Student,
+    TeacherInjection,
+    Tempered,
+    TrustRegion,
+)
 from tests import tiny
 from tests.policy import reference
 from tests.policy.reference import PAPER_BUDGETS, Array, exact, logs, random_pair
@@ -97,6 +105,51 @@ def test_trust_region_counts_feasible_teachers() -> None:
     near, far = random_pair(2, size=60, distance=0.01), random_pair(2, size=60)
     log_p, log_q = torch.stack([near[0], far[0]]), torch.stack([near[1], far[1]])
     assert laws.law(TrustRegion(0.01), log_p, log_q).measured["teacher_feasible"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weight", [0.01, 0.25, 0.9])
+def test_mixture_law(weight: float, dtype: torch.dtype) -> None:
+    log_p, log_q = random_pair(3, size=60, distance=2.0, dtype=dtype)
+    law = law_of(Mixture(weight), log_p, log_q)
+    p, q = np.exp(exact(log_p)), np.exp(exact(log_q))
+    expected = (1 - weight) * p + weight * q
+    assert np.abs(probabilities(law) - expected).max() <= TOLERANCE[dtype]
+    kl = float(np.sum(expected * np.log(expected / p)))
+    assert float(law.measured["behavior_kl"]) == pytest.approx(
+        kl, rel=1e-3 if dtype == torch.float32 else 1e-9
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 1.0])
+def test_fusion_law(alpha: float, dtype: torch.dtype) -> None:
+    log_p, log_q = random_pair(4, size=60, distance=2.0, dtype=dtype)
+    p, q = np.exp(exact(log_p)), np.exp(exact(log_q))
+    expected = p ** (1 - alpha) * q**alpha
+    expected /= expected.sum()
+    assert (
+        np.abs(probabilities(law_of(Fusion(alpha), log_p, log_q)) - expected).max()
+        <= TOLERANCE[dtype]
+    )
+
+
+def test_fusion_of_partial_supports() -> None:
+    log_p, log_q = logs(0.5, 0.5, 0, 0), logs(0, 0.25, 0.75, 0)
+    assert probabilities(law_of(Fusion(0.5), log_p, log_q)).tolist() == [0, 1, 0, 0]
+    assert probabilities(law_of(Fusion(0.0), log_p, log_q)).tolist() == [0.5, 0.5, 0, 0]
+    assert probabilities(law_of(Fusion(1.0), log_p, log_q)) == pytest.approx([0, 0.25, 0.75, 0])
+    mixed = probabilities(law_of(Mixture(0.5), log_p, log_q))
+    assert mixed == pytest.approx([0.25, 0.375, 0.375, 0])
+
+
+@pytest.mark.parametrize("epsilon", PAPER_BUDGETS)
+def test_the_trust_region_is_a_fusion_whose_weight_follows_from_the_budget(epsilon: float) -> None:
+    log_p, log_q = random_pair(5, size=60)
+    ball = law_of(TrustRegion(epsilon), log_p, log_q)
+    fused = law_of(Fusion(float(ball.measured["beta"])), log_p, log_q)
+    assert np.abs(probabilities(ball) - probabilities(fused)).max() <= 1e-9
+    assert float(fused.measured["behavior_kl"]) == pytest.approx(epsilon, rel=1e-3)
 
 
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS, ids=str)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
+from orchestrator.policy.randomness import JUDGED, Purpose, Role, SequenceKey, uniforms
 
 KEY = SequenceKey(Purpose.TRAINING, seed=0, step=3, prompt=5, sample=1)
 
@@ -93,7 +93,7 @@ def test_uniform_across_sequences(role: Role, position: int) -> None:
 
 
 def test_roles_and_neighbouring_positions_are_independent() -> None:
-    draft, accept, residual = (uniforms(many_keys(5000), role, 2).numpy() for role in Role)
+    draft, accept, residual = (uniforms(many_keys(5000), role, 2).numpy() for role in JUDGED)
     pairs = [
         (draft[:, 0], accept[:, 0]),
         (accept[:, 0], residual[:, 0]),

@@ -73,3 +73,27 @@ def test_rows_come_back_as_written_with_sorted_edges() -> None:
     assert json.loads(text)["lengths"] == {"9": 1, "40": 1, "280": 1}
     assert text.index('"9"') < text.index('"40"') < text.index('"280"')
     assert ProblemRecord.from_row(json.loads(text)) == shuffled
+
+
+def test_right_answers_and_their_tokens_merge() -> None:
+    one = replace(record(3), right_answers={"2": 1, "2.0": 2}, tokens_right=31)
+    other = replace(record(1), right_answers={"02": 1, "2": 0}, tokens_right=9)
+    merged = merge([one, other])
+    assert merged.right_answers == {"02": 1, "2": 1, "2.0": 2}
+    assert list(merged.right_answers or {}) == ["02", "2", "2.0"]
+    assert merged.tokens_right == 40
+
+
+def test_right_answers_that_one_side_lacks_are_missing() -> None:
+    known = replace(record(3), right_answers={"right": 3}, tokens_right=31)
+    regraded = replace(known, tokens_right=None)
+    merged = merge([known, record(1)])
+    assert (merged.right_answers, merged.tokens_right) == (None, None)
+    merged = merge([regraded, known])
+    assert (merged.right_answers, merged.tokens_right) == ({"right": 6}, None)
+
+
+def test_rows_of_older_versions_come_back_with_the_same_keys() -> None:
+    assert "right_answers" not in record(1).to_row()
+    known = replace(record(1), right_answers={"right": 1}, tokens_right=10)
+    assert ProblemRecord.from_row(json.loads(json.dumps(known.to_row()))) == known

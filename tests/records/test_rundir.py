@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.records.rundir import LEARNER_STATE, RunReader
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.writer import RecordWriter, RunWriter
 from tests.sweeps import ROOT
 
 UNIT = "unit-0"
@@ -58,13 +58,6 @@ def test_uncommitted_rows_vanish_on_reopening(tmp_path: Path) -> None:
         assert list(run.rollouts()) == [row(0)]
 
 
-def test_without_a_commit_everything_vanishes(tmp_path: Path) -> None:
-    with opened(tmp_path) as run:
-        run.append("metrics.jsonl", [row(0)])
-    with opened(tmp_path) as run:
-        assert (run.next_step, run.metrics()) == (0, [])
-
-
 def test_a_commit_records_the_offsets(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.append("metrics.jsonl", [{"text": "größer ≥ 1"}])
@@ -74,29 +67,6 @@ def test_a_commit_records_the_offsets(tmp_path: Path) -> None:
     state = json.loads((tmp_path / UNIT / "state.json").read_text())
     assert state["next_step"] == 2
     assert state["offsets"] == {name: (tmp_path / UNIT / name).stat().st_size for name in LOGS}
-
-
-def test_appending_goes_on_where_the_commit_was(tmp_path: Path) -> None:
-    with opened(tmp_path / "whole") as run:
-        run.append("metrics.jsonl", [row(step) for step in range(4)])
-        run.commit(4)
-    for start in (0, 2):
-        with opened(tmp_path / "parts") as run:
-            run.append("metrics.jsonl", [row(start), row(start + 1)])
-            run.commit(start + 2)
-            run.append("metrics.jsonl", [row(99)])
-    RunWriter(tmp_path / "parts", UNIT).close()
-    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-
-
-def test_committed_rows_are_told_from_the_others(tmp_path: Path) -> None:
-    with opened(tmp_path) as run:
-        assert run.committed_metrics() == []
-        run.append("metrics.jsonl", [row(0)])
-        assert run.committed_metrics() == []
-        run.commit(1)
-        run.append("metrics.jsonl", [row(1)])
-        assert run.committed_metrics() == [row(0)]
 
 
 @pytest.mark.parametrize("tail", [b"{", b'{"step": 1', b'{"step": 1}', '{"text": "ü'.encode()[:-1]])
@@ -183,8 +153,10 @@ def test_the_learners_state_lies_beside_the_last_checkpoint_only(tmp_path: Path)
             run.commit(step)
         weights, both = ["model.safetensors"], [LEARNER_STATE, "model.safetensors"]
         assert files(run) == {2: weights, 4: weights, 6: both}
-        run.drop_checkpoints({4, 6})
-        assert files(run) == {4: weights, 6: both}
+    with closing(RecordWriter(tmp_path, UNIT)) as dropping:
+        dropping.drop_checkpoints({4, 6})
+        assert files(dropping) == {4: weights, 6: both}
+    with opened(tmp_path) as run:
         run.finish()
         assert files(run) == {4: weights, 6: weights}
 
@@ -325,15 +297,6 @@ def test_kills_in_the_middle_of_appending_leave_no_trace(tmp_path: Path) -> None
         assert [(r["step"], r["sample"]) for r in reader.rollouts()][-1] > (stop_in, 0)
     work(str(runs))
     assert contents(runs) == contents(tmp_path / "undisturbed")
-
-
-def test_a_killed_writer_lets_go_of_the_unit(tmp_path: Path) -> None:
-    with worker(tmp_path, stop_in=4) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert RunReader(tmp_path, UNIT).running
-        process.kill()
-    assert not RunReader(tmp_path, UNIT).running
 
 
 def test_reading_while_another_process_writes(tmp_path: Path) -> None:

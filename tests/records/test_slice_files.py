@@ -15,7 +15,7 @@ import pytest
 from orchestrator.records.files import Damaged, sealed_lines
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice
-from orchestrator.records.writer import RunWriter, replace_slice, write_slice
+from orchestrator.records.writer import RunWriter, write_slice
 from tests.fake_runs import record, write_evaluation
 
 UNIT = "unit-0"
@@ -39,7 +39,8 @@ def test_a_slice_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     part = Slice(0, 4, 0, 100, 100)
     with closing(RunWriter(tmp_path, UNIT)) as run:
         write = [
-            lambda i=i: replace_slice(run, "bench", 2, part, versions[i % 2]) for i in range(40)
+            lambda i=i: write_slice(run, "bench", 2, part, versions[i % 2], replace=True)
+            for i in range(40)
         ]
         thread = threading.Thread(target=lambda: [each() for each in write])
         thread.start()

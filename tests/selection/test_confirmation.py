@@ -10,7 +10,12 @@ from orchestrator.experiment.evaluation_protocol import FRESH, Sampling
 from orchestrator.monitor import status
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import retention
-from orchestrator.selection.confirmation import confirmations, unconfirmed_units, with_confirmation
+from orchestrator.selection.confirmation import (
+    confirmations,
+    missing_units,
+    unconfirmed_units,
+    with_confirmation,
+)
 from orchestrator.selection.samples_wanted import wants
 from orchestrator.selection.study import Study
 from tests.fake_runs import write_run
@@ -57,7 +62,7 @@ def test_only_the_chosen_step_is_sampled_and_only_freshly(tmp_path: Path) -> Non
     told = world(CONFIRM)
     study = with_confirmation(trained(told, tmp_path))
     assert all(unit.id not in wants(study) for unit in study.units)
-    assert {unit.id for unit in status.missing_units(study)} == set(study.confirming)
+    assert {unit.id for unit in missing_units(study)} == set(study.confirming)
     unit = next(
         unit
         for unit in study.units
@@ -70,12 +75,12 @@ def test_only_the_chosen_step_is_sampled_and_only_freshly(tmp_path: Path) -> Non
     assert wants(study)[unit.id] == {Sampling(name, step, FRESH): N for name in (SHORT, LONG)}
     told.log.clear()
     told.finish(tmp_path)
-    assert {(unit_id, sampling.step, sampling.draw) for unit_id, sampling in told.log} == {
+    assert {(unit_id, sampling.step, sampling.repetition) for unit_id, sampling in told.log} == {
         (unit.id, step, FRESH)
     }
     [known] = [each for each in status.collect(study) if each.id == unit.id]
     assert known.state == "done"
-    assert known.best_step == step
+    assert known.best_step == known.confirms == step
 
 
 def test_a_confirming_unit_keeps_the_step_that_it_confirms(tmp_path: Path) -> None:
@@ -112,7 +117,7 @@ def test_confirming_runs_change_nothing_of_what_was_chosen(tmp_path: Path) -> No
     assert chosen(told, tmp_path) == before
     assert with_confirmation(study).confirming == study.confirming
     assert study.exploring().units == told.units
-    assert not status.missing_units(study)
+    assert not missing_units(study)
 
 
 def test_a_trial_after_its_last_step_waits_for_evaluation_and_is_never_interrupted(

@@ -18,8 +18,8 @@ from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.experiment import made_models
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.models import made_models
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.records.writer import RunWriter

@@ -22,8 +22,8 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.resolved import RECORD
-from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
+from orchestrator.models.shipped import EXPERIMENTS
 from orchestrator.selection.results_folder import (
     SUBMITS,
     claim,
@@ -33,7 +33,7 @@ from orchestrator.selection.results_folder import (
     settled_name,
     submits,
 )
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 
 
@@ -112,10 +112,7 @@ def test_who_comes_second_to_a_name_takes_the_longer_one(tmp_path: Path) -> None
 
 
 def test_the_record_is_the_resolved_experiment_in_plain_yaml(tmp_path: Path) -> None:
-    experiment = replace(
-        settled(tmp_path, QUICKSTART, "training.steps=4"),
-        arguments=("experiments/quickstart.yaml", "training.steps=4"),
-    )
+    experiment = settled(tmp_path, QUICKSTART, "training.steps=4")
     folder = claim(Study(experiment, expand(experiment), tmp_path))
     record = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8"))
     assert record["digest"] == content_digest(experiment)
@@ -144,7 +141,7 @@ def test_the_record_is_the_same_experiment_again(tmp_path: Path, path: Path) -> 
         units = expand(experiment)
         folder = claim(Study(experiment, units, tmp_path))
         again = settled(tmp_path, folder / RECORD)
-        assert replace(again, arguments=()) == replace(experiment, arguments=(), notes=())
+        assert again == replace(experiment, notes=())
         assert [unit.id for unit in expand(again)] == [unit.id for unit in units]
         assert claim(Study(again, units, tmp_path)) == folder
 
@@ -155,9 +152,7 @@ def test_looking_changes_nothing_of_the_record(tmp_path: Path) -> None:
     units = expand(experiment)
     folder = claim(Study(experiment, units, tmp_path))
     before = (folder / RECORD).read_bytes()
-    other = replace(
-        settled(tmp_path, QUICKSTART, "runtime.keep=all", "data_dir=/x"), arguments=("other.yaml",)
-    )
+    other = settled(tmp_path, QUICKSTART, "runtime.keep=all", "data_dir=/x")
     assert claim(Study(other, units, tmp_path)) == folder
     assert (folder / RECORD).read_bytes() == before
     assert submits(folder) == []
@@ -166,14 +161,19 @@ def test_looking_changes_nothing_of_the_record(tmp_path: Path) -> None:
 def test_each_submit_that_runs_something_is_a_line_with_who_when_and_which_code(
     tmp_path: Path,
 ) -> None:
-    experiment = replace(settled(tmp_path, QUICKSTART), arguments=("quickstart", "seeds=[0, 1]"))
-    study = Study(experiment, expand(experiment), tmp_path)
+    experiment = settled(tmp_path, QUICKSTART)
+    study = Study(
+        experiment,
+        expand(experiment),
+        tmp_path,
+        invocation=Invocation(("quickstart", "seeds=[0, 1]")),
+    )
     begun = datetime.now(UTC).replace(microsecond=0)
     note_submit(study)
     with (claim(study) / SUBMITS).open("a", encoding="utf-8") as file:
         file.write('{"at": "torn')
         file.write("\n[]\n{}\n")
-    note_submit(replace(study, experiment=replace(experiment, arguments=("quickstart",))))
+    note_submit(replace(study, invocation=Invocation(("quickstart",))))
     first, second = submits(claim(study))
     assert first["command"] == "trb submit quickstart 'seeds=[0, 1]'"
     assert second["command"] == "trb submit quickstart"

@@ -24,8 +24,8 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
-from orchestrator.selection.confirmation import with_confirmation
-from orchestrator.selection.pending_slices import pending_slices
+from orchestrator.selection.confirmation import missing_units, with_confirmation
+from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
 from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop
@@ -48,7 +48,7 @@ class Killed(Exception):
 
 @dataclass
 class World:
-    """An experiment whose every sample is fixed by unit, benchmark, step, draw, problem and index."""
+    """An experiment whose every sample is fixed by unit, benchmark, step, repetition, problem and index."""
 
     experiment: Experiment
     units: list[Unit]
@@ -88,19 +88,25 @@ class World:
             pass
 
     def evaluator(self, study: Study) -> EvaluationLoop:
-        return EvaluationLoop(study, lambda _: MadeUp(self, study), attempts=1)  # pyright: ignore[reportArgumentType]
+        def pending() -> list[PendingSlice]:
+            return list(pending_slices(study.snapshot()))
+
+        def open_worker(_: str) -> Any:
+            return MadeUp(self, study)
+
+        return EvaluationLoop(study.runs, pending, open_worker, attempts=1)
 
     def samples(self, unit: Unit, wanted: Samples) -> list[ProblemRecord]:
         if self.calls_left <= 0:
             raise Killed
         self.calls_left -= 1
         self.taken += len(wanted.samples) * len(wanted.problems)
-        self.log.append((unit.id, Sampling(wanted.benchmark, wanted.step, wanted.draw)))
+        self.log.append((unit.id, Sampling(wanted.benchmark, wanted.step, wanted.repetition)))
         assert wanted.seed == unit.seed
         key = [
             zlib.crc32(f"{unit.label} {unit.seed} {wanted.benchmark}".encode()),
             wanted.step,
-            wanted.draw,
+            wanted.repetition,
         ]
         right = np.random.default_rng(key).random((PROBLEMS, 2 * N)) < self.rates.get(
             (unit.label, wanted.step), 0.2
@@ -204,7 +210,7 @@ def test_a_race_begins_when_its_whole_family_is_trained(tmp_path: Path) -> None:
     assert sweep.wave(tmp_path)[second.id] == FIRST
     asked = sweep.wave(tmp_path)
     assert set(asked[second.id].values()) == {4}
-    assert {sampling.draw for sampling in asked[second.id]} == {0}
+    assert {sampling.repetition for sampling in asked[second.id]} == {0}
 
 
 def test_full_asks_for_everything_at_once(tmp_path: Path) -> None:
@@ -218,11 +224,11 @@ def test_full_asks_for_everything_at_once(tmp_path: Path) -> None:
 def test_what_is_wanted_is_missing_and_what_is_not_is_done(tmp_path: Path) -> None:
     sweep = world()
     sweep.train(tmp_path, "base_eval", "vanilla", "trust_region")
-    missing = status.missing_units(sweep.study(tmp_path))
+    missing = missing_units(sweep.study(tmp_path))
     assert missing == sweep.units
     assert {s.state for s in status.collect(sweep.study(tmp_path))} == {"queued"}
     sweep.finish(tmp_path)
-    assert status.missing_units(sweep.study(tmp_path)) == []
+    assert missing_units(sweep.study(tmp_path)) == []
     assert {s.state for s in status.collect(sweep.study(tmp_path))} == {"done"}
 
 
@@ -413,7 +419,7 @@ def test_the_selected_checkpoint_alone_gets_fresh_samples(tmp_path: Path) -> Non
     sweep = world()
     sweep.train(tmp_path, "base_eval", "vanilla", "trust_region")
     sweep.finish(tmp_path)
-    fresh = {(unit_id, sampling.step) for unit_id, sampling in sweep.log if sampling.draw}
+    fresh = {(unit_id, sampling.step) for unit_id, sampling in sweep.log if sampling.repetition}
     expected = set()
     for name in ("base_eval", "vanilla", "trust_region"):
         label, step = chosen(sweep, tmp_path, name)
@@ -454,7 +460,7 @@ def test_without_rescoring_selection_is_the_end(tmp_path: Path) -> None:
     sweep = world("evaluation.rescore=false")
     sweep.train(tmp_path, "vanilla")
     sweep.finish(tmp_path)
-    assert {sampling.draw for _, sampling in sweep.log} == {0}
+    assert {sampling.repetition for _, sampling in sweep.log} == {0}
 
 
 def test_how_much_is_sampled_is_in_no_id() -> None:
@@ -498,7 +504,7 @@ def test_a_trial_of_the_full_protocol_keeps_its_own_best(tmp_path: Path) -> None
     retention.prune(sweep.study(tmp_path))
     assert [len(steps) for steps in kept(sweep, tmp_path, "trust_region")] == [1, 1]
     sweep.finish(tmp_path)
-    assert {sampling.step for _, sampling in sweep.log if sampling.draw} == {
+    assert {sampling.step for _, sampling in sweep.log if sampling.repetition} == {
         0,
         chosen(sweep, tmp_path)[1],
     }

@@ -22,6 +22,7 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection import scores as selection
+from orchestrator.selection.confirmation import missing_units
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_evaluation, write_run
 
@@ -252,7 +253,7 @@ def test_a_complete_sweep_tells_what_was_selected(tmp_path: Path, one_seed: Load
         step = 0 if unit.kind == "base_eval" else unit.steps
         write_run(tmp_path, experiment, unit, {step: [1, 2]}, steps=unit.steps)
     assert {found.state for found in status.collect(Study(experiment, units, tmp_path))} == {"done"}
-    assert status.missing_units(Study(experiment, units, tmp_path)) == []
+    assert missing_units(Study(experiment, units, tmp_path)) == []
     table = build.results_table(Study(experiment, units, tmp_path))
     assert table.notes == FEW_PROBLEMS
     assert table.evidence is not None
@@ -272,8 +273,8 @@ def test_more_samples_make_a_unit_incomplete_again(tmp_path: Path, one_seed: Loa
     write_run(tmp_path, one_seed[0], unit, {60: [1, 2]})
     experiment, units = quickstart("evaluation.benchmarks.arithmetic_long.n=8")
     again = next(u for u in units if u.id == unit.id)
-    assert unit not in status.missing_units(Study(*one_seed, tmp_path))
-    assert again in status.missing_units(Study(experiment, units, tmp_path))
+    assert unit not in missing_units(Study(*one_seed, tmp_path))
+    assert again in missing_units(Study(experiment, units, tmp_path))
 
 
 def test_the_command_prints_the_same_table(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
+from orchestrator.models.shipped import EXPERIMENTS
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import Bench, bench_of
 

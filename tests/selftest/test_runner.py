@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.processes import processes
+from orchestrator.liveness.processes import processes
 from orchestrator.selftest.runner import Check, Outcome, run_checks
 from tests.selftest.fakes import check
 from tests.sweeps import ROOT, environment

@@ -70,7 +70,7 @@ def test_a_piece_that_would_pass_the_limit_closes_the_budget_for_good(tmp_path: 
     spent = [1.0]
 
     def look() -> Spending:
-        return Spending(made, spent[0], spending(made).costs)
+        return Spending(made, spent[0], spending(made).seconds)
 
     budget = HoursLimit(1.0 + 2.5 * piece, look)
     assert budget.allows(first, [second])
@@ -83,6 +83,6 @@ def test_what_is_trained_may_always_say_so(tmp_path: Path) -> None:
     made = study(tmp_path)
     [vanilla] = units_of(list(made.units), "vanilla")
     at_work(tmp_path, vanilla, 60, 2.0, committed=60)
-    budget = HoursLimit(1e-9, lambda: Spending(made, 1.0, spending(made).costs))
+    budget = HoursLimit(1e-9, lambda: Spending(made, 1.0, spending(made).seconds))
     assert not budget.allows(Evaluating(1), [])
     assert budget.allows(TrainUnit(vanilla), [])

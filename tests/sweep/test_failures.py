@@ -10,8 +10,7 @@ import pytest
 import torch
 from ray import exceptions
 
-from orchestrator.errors import EngineLost, NotFinite, UserError, WrongWeights
-from orchestrator.records.lease import LeaseHeld
+from orchestrator.errors import EngineLost, LeaseHeld, NotFinite, UserError, WrongWeights
 from orchestrator.records.log import RunLog
 from orchestrator.sweep.failures import failure_of
 from orchestrator.sweep.training_process import leaner

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.sweep.preflight import HELLO, check_address, check_runs_folder
+from orchestrator.liveness.head_node import HELLO
+from orchestrator.sweep.preflight import check_address, check_runs_folder
 
 
 def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.selection.study import Study
 from orchestrator.sweep.nodes import AnyNode
-from orchestrator.sweep.shared import Sweep
+from orchestrator.sweep.spec import Sweep
 from orchestrator.sweep.tuner import SweepSearcher
 from tests.fake_runs import quickstart
 

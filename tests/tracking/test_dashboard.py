@@ -15,12 +15,12 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
-from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.grading.grader import Grade
 from orchestrator.models import checkpoints
 from orchestrator.models.embedded import build
+from orchestrator.models.identity import model_identity
 from orchestrator.records.columns import COLUMNS, STEP_PARTS
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.writer import RunWriter
@@ -38,10 +38,10 @@ from orchestrator.tracking.dashboard import (
 from orchestrator.tracking.projection import projected_rows, results_id
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import inline_roles
-from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation, write_run
+from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
 from tests.sweeps import ROOT, environment, write_experiment
+from tests.tracking.sweep import Sweep
 from tests.tracking.test_online import server  # noqa: F401  a fixture
-from tests.tracking.test_projection import mirror
 from tests.wandb_server import WandbServer
 
 KNOBS: dict[str, dict[str, list[float]]] = {
@@ -249,13 +249,12 @@ def test_a_dry_run_is_json_always_the_same_and_needs_no_network(
 
 def test_saving_twice_leaves_one_workspace(
     server: WandbServer,  # noqa: F811
-    tmp_path: Path,
+    sweep: Sweep,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    experiment, units = quickstart()
-    unit = units_of(units, "vanilla")[0]
-    write_run(tmp_path / "runs", experiment, unit, {}, steps=2)
-    mirror(experiment, [unit], tmp_path / "runs", "online")
+    unit = sweep.unit()
+    sweep.write(unit, 2)
+    sweep.send(unit, "online")
     shown = []
     for _ in range(2):
         assert run() == 0

@@ -18,17 +18,14 @@ import wandb
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.selection.study import Study
-from orchestrator.tracking import follow, upload
-from orchestrator.tracking.follow import Mirror, stale_projections
-from orchestrator.tracking.login import mirror_folder, sync_command
-from orchestrator.tracking.projection import Projection, Table, results_id
-from orchestrator.tracking.upload import mirror_results
-from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
-from tests.tracking.test_projection import KEY, mirror, scores, stale_units, train_rows
+from orchestrator.tracking import upload, wandb_tracker
+from orchestrator.tracking.follow import Mirror
+from orchestrator.tracking.login import sync_command
+from orchestrator.tracking.projection import Projection, Table
+from tests.fake_runs import QUICKSTART, fake_models, quickstart
+from tests.tracking.sweep import KEY, Sweep, scores, train_rows
 from tests.wandb_server import WandbServer, serving
 
-Loaded = tuple[Experiment, list[Unit]]
 Hasty = Callable[..., AbstractContextManager[None]]
 
 AGAIN = "trb submit sweep.yaml"
@@ -67,117 +64,76 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Hasty:
     return waiting
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return quickstart()
-
-
-def forget(runs: Path) -> None:
-    """Remove the notes of what W&B was given."""
-    for note in mirror_folder(runs).glob("*.json"):
-        note.unlink()
-
-
 # --- rows ---
 
 
 def test_each_committed_step_arrives_once(
-    server: WandbServer, runs: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    server: WandbServer, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "trust_region")[0]
-    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25, done=False)
-    mirror(experiment, [unit], runs, "online")
+    unit = sweep.unit("trust_region")
+    sweep.write(unit, 25, {20: [1, 2]})
+    sweep.send(unit, "online")
     expected = train_rows(45)
     expected[20] |= scores(0.25, 0.5)
     assert server.runs[unit.id].rows == expected[:25]
-    write_run(runs, experiment, unit, {40: [3, 4]}, steps=45, done=False)
-    assert stale_units(experiment, [unit], runs, "online") == [unit]
-    mirror(experiment, [unit], runs, "online")
+    sweep.write(unit, 45, {40: [3, 4]})
+    assert sweep.stale("online") == [unit]
+    sweep.send(unit, "online")
     expected[40] |= scores(0.75, 1.0)
     assert server.runs[unit.id].rows == expected
-    forget(runs)
-    mirror(experiment, [unit], runs, "online")
+    sweep.forget()
+    sweep.send(unit, "online")
     assert server.runs[unit.id].rows == expected
-    assert stale_units(experiment, [unit], runs, "online") == []
+    assert sweep.stale("online") == []
     monkeypatch.setenv("WANDB_BASE_URL", CLOSED)  # another server has nothing yet
-    assert stale_units(experiment, [unit], runs, "online") == [unit]
+    assert sweep.stale("online") == [unit]
 
 
-def test_a_run_goes_on_where_the_server_has_it(
-    server: WandbServer, runs: Path, loaded: Loaded
-) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=20, done=False)
-    mirror(experiment, [unit], runs, "online")
+def test_a_run_goes_on_where_the_server_has_it(server: WandbServer, sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 20)
+    sweep.send(unit, "online")
     run = server.runs[unit.id]
     for line in range(7, 20):  # the connection broke on the way
         del run.history[line]
     run.summary["_step"] = 6
-    write_run(runs, experiment, unit, {}, steps=30, done=False)
-    mirror(experiment, [unit], runs, "online")
+    sweep.write(unit, 30)
+    sweep.send(unit, "online")
     assert run.rows == train_rows(30)
 
 
 def test_a_unit_is_a_run_with_its_knobs_and_its_best_checkpoint(
-    server: WandbServer, runs: Path, loaded: Loaded
+    server: WandbServer, sweep: Sweep
 ) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "trust_region")[1]
-    write_run(runs, experiment, unit, {20: [1, 2], 40: [4, 2], 60: [3, 3]}, steps=60)
-    mirror(experiment, [unit], runs, "online")
+    unit = sweep.unit("trust_region", 1)
+    sweep.write(unit, 60, {20: [1, 2], 40: [4, 2], 60: [3, 3]}, done=True)
+    sweep.send(unit, "online")
     run = server.runs[unit.id]
-    config = {
-        key: item["value"]
-        for key, item in json.loads(run.inputs["config"]).items()
-        if key != "_wandb"
-    }
-    expected = {
-        "method": "trust_region",
-        "setup": "arithmetic",
-        "seed": 0,
-        "epsilon0": 0.05,
-        "K": 12,
-    }
-    expected |= {"training.top_k": experiment.setups["arithmetic"].training.top_k}
-    assert {key: config.get(key) for key in expected} == expected
-    named = {key: run.inputs[key] for key in ("project", "groupName", "jobType", "tags")}
-    assert named == {
-        "project": "trb",
-        "groupName": "quickstart",
-        "jobType": "TRB",
-        "tags": ["arithmetic"],
-    }
+    shown = sweep.projection(unit)
+    config = json.loads(run.inputs["config"])
+    for key, value in shown.config.items():
+        assert config[key]["value"] == value
+    assert shown.summary.items() <= run.summary.items()
+    assert run.summary["best_step"] == 40
+    assert (run.inputs["project"], run.inputs["groupName"]) == ("trb", "quickstart")
+    assert (run.inputs["jobType"], run.inputs["tags"]) == ("TRB", ["arithmetic"])
     assert run.inputs["displayName"] == f"{unit.label} s0 · arithmetic"
-    best = {"best_step": 40, "best_score": 0.75, "candidates": 3}
-    each = {"best/arithmetic_short": 1.0, "best/arithmetic_long": 0.5}
-    assert {key: run.summary.get(key) for key in best | each} == best | each
     assert run.finished == 1
 
 
 # --- results ---
 
 
-def test_the_results_table_arrives_and_is_replaced(
-    server: WandbServer, runs: Path, loaded: Loaded
-) -> None:
-    experiment, _ = loaded
-    run_id = results_id(experiment)
-    mirror_results(experiment, TABLES, ["one note", "another"], runs, "online")
+def test_the_results_table_arrives_and_is_replaced(server: WandbServer, sweep: Sweep) -> None:
+    run_id = sweep.results_id
+    notes = ["one note", "another"]
+    sweep.send_results(TABLES, notes, "online")
     for value in (50.0, 62.5):
-        changed: dict[str, Table] = {
-            "results": (["Method", "Avg"], [["Veto", value], ["Vanilla", None]])
-        }
-        mirror_results(experiment, changed, ["one note", "another"], runs, "online")
+        headings, rows = ["Method", "Avg"], [["Veto", value], ["Vanilla", None]]
+        sweep.send_results({"results": (headings, rows)}, notes, "online")
         run = server.runs[run_id]
         shown = json.loads(server.files[f"{run_id}/{run.summary['results']['path']}"])
-        assert shown == {"columns": ["Method", "Avg"], "data": [["Veto", value], ["Vanilla", None]]}
+        assert shown == {"columns": headings, "data": rows}
     assert list(server.runs) == [run_id]
     assert run.rows == []
     assert (run.inputs["jobType"], run.inputs["notes"]) == ("results", "one note\nanother")
@@ -186,71 +142,63 @@ def test_the_results_table_arrives_and_is_replaced(
 # --- how runs stand, and where they are ---
 
 
-def test_a_unit_that_goes_on_stays_open_until_it_is_done(
-    server: WandbServer, runs: Path, loaded: Loaded
-) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
+def test_a_unit_that_goes_on_stays_open_until_it_is_done(server: WandbServer, sweep: Sweep) -> None:
+    unit = sweep.unit()
     for state, codes in (("running", []), ("failed", [1]), ("running", [1]), ("done", [1, 0])):
-        write_run(runs, experiment, unit, {}, steps=10, done=False)
-        mirror(experiment, [unit], runs, "online", state, goes_on=True)
+        sweep.write(unit, 10)
+        sweep.send(unit, "online", state, goes_on=True)
         assert server.runs[unit.id].exit_codes == codes
         assert server.runs[unit.id].summary["state"] == state
 
 
 def test_an_open_run_is_sent_now_and_then_without_anything_new(
-    server: WandbServer, runs: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    server: WandbServer, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=10, done=False)
-    mirror(experiment, [unit], runs, "online", "interrupted", goes_on=True)
-    assert stale_projections(Study(experiment, [unit], runs), "online", goes_on=True) == []
-    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.0)
-    assert len(stale_projections(Study(experiment, [unit], runs), "online", goes_on=True)) == 1
+    unit = sweep.unit()
+    sweep.write(unit, 10)
+    sweep.send(unit, "online", "interrupted", goes_on=True)
+    assert sweep.stale_projections("online", goes_on=True) == []
+    monkeypatch.setattr(wandb_tracker, "HEARTBEAT_S", 0.0)
+    assert len(sweep.stale_projections("online", goes_on=True)) == 1
 
 
 def test_a_configuration_that_changed_reaches_a_run_that_is_there(
-    server: WandbServer, runs: Path, loaded: Loaded
+    server: WandbServer, sweep: Sweep, unit: Unit
 ) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=10, done=False)
-    mirror(experiment, [unit], runs, "online")
-    old = json.loads(server.runs[unit.id].inputs["config"])
-    server.runs[unit.id].inputs["config"] = json.dumps(
-        {"training.steps": {"value": 7}, "_wandb": old["_wandb"]}
-    )
-    mirror(experiment, [unit], runs, "online")
-    config = json.loads(server.runs[unit.id].inputs["config"])
-    assert config["training.steps"]["value"] == experiment.setups["arithmetic"].training.steps
+    sweep.send(unit, "online")
+    inputs = server.runs[unit.id].inputs
+    config = json.loads(inputs["config"])
+    old = {"training.steps": {"value": 7}, "_wandb": config["_wandb"]}
+    inputs["config"] = json.dumps(old)
+    sweep.send(unit, "online")
+    assert json.loads(inputs["config"])["training.steps"] == config["training.steps"]
 
 
 def test_the_projects_page_is_said_before_anything_was_sent(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, monkeypatch: pytest.MonkeyPatch
+    server: WandbServer, sweep: Sweep, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    Mirror(Study(*loaded, runs), AGAIN, lines.append).announce()
+    Mirror(sweep.study, AGAIN, lines.append).announce()
     assert lines == [f"W&B: {server.url}/team/trb"]
-    Mirror(Study(*loaded, runs), AGAIN, lines.append).catch_up({}, [])
+    Mirror(sweep.study, AGAIN, lines.append).catch_up({}, [])
     before = len(server.seen)
-    Mirror(Study(*loaded, runs), AGAIN, lines.append).announce()  # as noted: nobody is asked again
+    Mirror(sweep.study, AGAIN, lines.append).announce()  # as noted: nobody is asked again
     assert lines == [f"W&B: {server.url}/team/trb"] * 3
     assert len(server.seen) == before
     monkeypatch.setenv("WANDB_MODE", "offline")
-    Mirror(Study(*loaded, runs), AGAIN, lines.append).announce()
+    Mirror(sweep.study, AGAIN, lines.append).announce()
     assert "wandb leet" in lines[-1]
-    assert str(runs / ".wandb" / "wandb") in lines[-1]
+    assert str(sweep.runs / ".wandb" / "wandb") in lines[-1]
 
 
 def test_the_command_that_is_said_sends_offline_runs(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, monkeypatch: pytest.MonkeyPatch
+    server: WandbServer, sweep: Sweep, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mirror(loaded[0], [unit], runs, "offline")
+    sweep.send(unit)
     assert server.seen == []
-    monkeypatch.chdir(runs.parent)  # it leaves a log in the working directory
+    monkeypatch.chdir(sweep.runs.parent)  # it leaves a log in the working directory
     done = subprocess.run(
-        ["bash", "-c", sync_command(runs)], capture_output=True, text=True, check=False
+        ["bash", "-c", sync_command(sweep.runs)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(server.runs[unit.id].rows) == 25
@@ -261,23 +209,20 @@ def test_the_command_that_is_said_sends_offline_runs(
 
 
 def test_the_key_leaves_only_in_headers(
-    server: WandbServer, runs: Path, loaded: Loaded, capfd: pytest.CaptureFixture[str]
+    server: WandbServer, sweep: Sweep, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25)
-    mirror(experiment, [unit], runs, "online")
-    mirror_results(experiment, TABLES, [], runs, "online")
-    assert (
-        list((mirror_folder(runs) / "wandb").iterdir()) == []
-    )  # what the server has needs no folder
+    unit = sweep.unit()
+    sweep.write(unit, 25, {20: [1, 2]}, done=True)
+    sweep.send(unit, "online")
+    sweep.send_results(TABLES, [], "online")
+    assert list((sweep.folder / "wandb").iterdir()) == []  # what the server has needs no folder
     server.refusals["UpsertBucket"] = "closed"
-    write_run(runs, experiment, unit, {}, steps=30)
+    sweep.write(unit, 30, done=True)
     with pytest.raises(wandb.Error):
-        mirror(experiment, [unit], runs, "online")
+        sweep.send(unit, "online")
     assert len(server.seen) > 5
     assert [request for request in server.seen if KEY in request] == []
-    files = [file for file in runs.parent.rglob("*") if file.is_file()]
+    files = [file for file in sweep.runs.parent.rglob("*") if file.is_file()]
     assert any(file.name == "debug-internal.log" for file in files)
     assert [file for file in files if KEY.encode() in file.read_bytes()] == []
     assert capfd.readouterr() == ("", "")  # nothing between the lines of a live table either
@@ -292,22 +237,23 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def unit(runs: Path, loaded: Loaded) -> Unit:
+def unit(sweep: Sweep) -> Unit:
     """A unit with a few rows."""
-    found = units_of(loaded[1], "vanilla")[0]
-    write_run(runs, loaded[0], found, {20: [1, 2]}, steps=25, done=False)
-    return found
+    unit = sweep.unit()
+    sweep.write(unit, 25, {20: [1, 2]})
+    return unit
 
 
 def mirror_of(
-    loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, patience: float = 600.0
+    sweep: Sweep, said: list[str], every: float = 0.05, patience: float = 600.0
 ) -> Mirror:
-    """A mirror whose complaints go to `said`; where runs are shown is left out."""
+    """A mirror whose complaints go to `said`; lines that say where runs are shown are left out."""
 
     def say(line: str) -> None:
-        said.extend([] if line.startswith("W&B: ") else [line])
+        if not line.startswith("W&B: "):
+            said.append(line)
 
-    return Mirror(Study(*loaded, runs), AGAIN, say, every, patience)
+    return Mirror(sweep.study, AGAIN, say, every, patience)
 
 
 def wait_until(true: Callable[[], object]) -> None:
@@ -319,32 +265,31 @@ def wait_until(true: Callable[[], object]) -> None:
 
 
 def test_rows_arrive_while_units_run_and_the_table_at_the_end(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+    server: WandbServer, sweep: Sweep, unit: Unit, said: list[str]
 ) -> None:
-    job = mirror_of(loaded, runs, said)
+    job = mirror_of(sweep, said)
     with job.following():
         wait_until(lambda: unit.id in server.runs and len(server.runs[unit.id].rows) == 25)
-        write_run(runs, loaded[0], unit, {}, steps=30, done=False)
+        sweep.write(unit, 30)
         wait_until(lambda: len(server.runs[unit.id].rows) == 30)
         assert server.runs[unit.id].exit_codes == []
     job.catch_up(TABLES, [])
-    assert set(server.runs) == {unit.id, results_id(loaded[0])}
-    assert server.runs[unit.id].exit_codes == [
-        1
-    ]  # the sweep ended, the unit did not; and it was open all the time
+    assert set(server.runs) == {unit.id, sweep.results_id}
+    # The sweep ended, the unit did not; and its run was open all the time.
+    assert server.runs[unit.id].exit_codes == [1]
     assert server.runs[unit.id].summary["state"] == "interrupted"
     assert said == []
 
 
 def test_a_second_submission_has_nothing_to_send(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+    server: WandbServer, sweep: Sweep, unit: Unit, said: list[str]
 ) -> None:
-    mirror_of(loaded, runs, said).catch_up(TABLES, ["note"])
+    mirror_of(sweep, said).catch_up(TABLES, ["note"])
     requests = len(server.seen)
-    mirror_of(loaded, runs, said).catch_up(TABLES, ["note"])
+    mirror_of(sweep, said).catch_up(TABLES, ["note"])
     assert (len(server.seen), said) == (requests, [])
-    forget(runs)
-    mirror_of(loaded, runs, said).catch_up(TABLES, ["note"])
+    sweep.forget()
+    mirror_of(sweep, said).catch_up(TABLES, ["note"])
     assert len(server.seen) > requests
     assert server.runs[unit.id].rows[20] == train_rows(21)[20] | scores(0.25, 0.5)
     assert len(server.runs[unit.id].rows) == 25
@@ -352,26 +297,23 @@ def test_a_second_submission_has_nothing_to_send(
 
 def test_submitting_a_finished_experiment_catches_up(
     server: WandbServer,
-    runs: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     hasty: Hasty,
 ) -> None:
-    names = [
-        f"methods.{name}=null"
-        for name in quickstart()[0].methods
-        if name not in ("vanilla", "sft_warmup")
-    ]
-    experiment, _ = quickstart(*names)
+    names = []
+    for name in quickstart()[0].methods:
+        if name not in ("vanilla", "sft_warmup"):
+            names.append(f"methods.{name}=null")
+    experiment, runs = quickstart(*names)[0], tmp_path / "runs"
     fake_models(experiment, runs)
     units = expand(experiment, runs)
+    sweep = Sweep(runs, experiment, units)
+    trial = {20: [1, 1], 40: [3, 2], 60: [2, 2]}
+    evaluated = {"base_eval": {0: [1, 1]}, "sft": {}, "trial": trial}
     for unit in units:
-        evaluated = {
-            "base_eval": {0: [1, 1]},
-            "sft": {},
-            "trial": {20: [1, 1], 40: [3, 2], 60: [2, 2]},
-        }[unit.kind]
-        write_run(runs, experiment, unit, evaluated, steps=unit.steps)
+        sweep.write(unit, unit.steps, evaluated[unit.kind], done=True)
     again = ["submit", str(QUICKSTART), "evaluation.rescore=false", *names, "--runs", str(runs)]
     shown = []
     with hasty(), monkeypatch.context() as broken:
@@ -402,8 +344,7 @@ def submitted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.usefixtures("unit")
 def test_an_unreachable_server_is_said_once_and_stops_nothing(
     server: WandbServer,
-    runs: Path,
-    loaded: Loaded,
+    sweep: Sweep,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
     hasty: Hasty,
@@ -417,7 +358,7 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(
 
     sent = upload.mirror
     monkeypatch.setattr(upload, "mirror", counted)
-    job = mirror_of(loaded, runs, said)
+    job = mirror_of(sweep, said)
     with hasty():
         with job.following():
             wait_until(lambda: len(attempts) == 3)  # two have failed
@@ -432,30 +373,29 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(
 
 
 def test_what_a_refusing_server_missed_is_sent_by_the_next_attempt(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+    server: WandbServer, sweep: Sweep, unit: Unit, said: list[str]
 ) -> None:
     server.refusals["UpsertBucket"] = "this project is closed"
-    mirror_of(loaded, runs, said).catch_up(TABLES, [])
+    mirror_of(sweep, said).catch_up(TABLES, [])
     assert len(said) == 1
     assert "this project is closed" in said[0]
     server.refusals.clear()
-    mirror_of(loaded, runs, said).catch_up(TABLES, [])
+    mirror_of(sweep, said).catch_up(TABLES, [])
     assert len(said) == 1
     assert len(server.runs[unit.id].rows) == 25
-    assert results_id(loaded[0]) in server.runs
+    assert sweep.results_id in server.runs
 
 
 @pytest.mark.usefixtures("unit")
 def test_a_server_that_never_answers_is_left_to_itself(
     server: WandbServer,
-    runs: Path,
-    loaded: Loaded,
+    sweep: Sweep,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 600.0)
     server.hold = True
-    job = mirror_of(loaded, runs, said, patience=0.5)
+    job = mirror_of(sweep, said, patience=0.5)
     with job.following():
         wait_until(lambda: server.seen)
     job.catch_up(TABLES, [])
@@ -468,23 +408,22 @@ def test_a_server_that_never_answers_is_left_to_itself(
 
 
 def test_rows_of_a_connection_that_broke_are_sent_again(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str], hasty: Hasty
+    server: WandbServer, sweep: Sweep, unit: Unit, said: list[str], hasty: Hasty
 ) -> None:
     server.hold_after("UpsertBucket")
     with hasty("FINISH_TIMEOUT_S"):
-        mirror_of(loaded, runs, said).catch_up({}, [])
+        mirror_of(sweep, said).catch_up({}, [])
     assert len(said) == 1
     assert server.runs[unit.id].rows == []
     server.recover()
-    mirror_of(loaded, runs, said).catch_up({}, [])
+    mirror_of(sweep, said).catch_up({}, [])
     assert len(said) == 1
     assert len(server.runs[unit.id].rows) == 25
 
 
 def test_a_crash_of_wandbs_own_service_is_overcome(
     server: WandbServer,
-    runs: Path,
-    loaded: Loaded,
+    sweep: Sweep,
     unit: Unit,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -495,10 +434,10 @@ def test_a_crash_of_wandbs_own_service_is_overcome(
         nonsense.setattr(
             server, "_CreateRunFiles", lambda _: {}
         )  # it has no word for such an answer
-        mirror_of(loaded, runs, said).catch_up({}, [])
+        mirror_of(sweep, said).catch_up({}, [])
         service.join()  # wandb itself does not wait for a process that crashed
     assert said == [f"W&B lags behind ({server.url}: HandleAbandonedError); catch up with: {AGAIN}"]
-    mirror_of(loaded, runs, said).catch_up({}, [])
+    mirror_of(sweep, said).catch_up({}, [])
     assert len(said) == 1
     expected = train_rows(25)
     expected[20] |= scores(0.25, 0.5)
@@ -508,14 +447,13 @@ def test_a_crash_of_wandbs_own_service_is_overcome(
 @pytest.mark.usefixtures("unit")
 def test_online_without_a_login_is_said(
     server: WandbServer,
-    runs: Path,
-    loaded: Loaded,
+    sweep: Sweep,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("WANDB_MODE", "online")
-    mirror_of(loaded, runs, said).catch_up(TABLES, [])
+    mirror_of(sweep, said).catch_up(TABLES, [])
     assert len(said) == 1
     assert f"{server.url}: no key: `wandb login`, or WANDB_API_KEY" in said[0]
     assert server.seen == []
@@ -524,14 +462,13 @@ def test_online_without_a_login_is_said(
 @pytest.mark.usefixtures("unit")
 def test_disabled_sends_and_writes_nothing(
     server: WandbServer,
-    runs: Path,
-    loaded: Loaded,
+    sweep: Sweep,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    job = mirror_of(loaded, runs, said)
+    job = mirror_of(sweep, said)
     with job.following():
         assert "mirror" not in {thread.name for thread in threading.enumerate()}
     job.catch_up(TABLES, [])
-    assert (server.seen, said, mirror_folder(runs).exists()) == ([], [], False)
+    assert (server.seen, said, sweep.folder.exists()) == ([], [], False)

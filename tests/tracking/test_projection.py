@@ -15,28 +15,18 @@ from typing import Any
 
 import pytest
 import yaml
-from wandb.util import get_core_path
 
 from analysis.results import tracked_tables
 from analysis.table import build
 from analysis.table.model import Score, make_table
-from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
-from orchestrator.selection.study import Study
-from orchestrator.tracking import upload
-from orchestrator.tracking.follow import stale_projections
-from orchestrator.tracking.login import chosen_mode, logged_in, mirror_folder, server_url
-from orchestrator.tracking.projection import project, results_id
-from orchestrator.tracking.upload import mirror_results
-from tests.fake_runs import metrics, quickstart, units_of, write_run
+from orchestrator.tracking.login import chosen_mode, logged_in, server_url
+from tests.fake_runs import metrics
 from tests.sweeps import ROOT, TINY_SETUP, environment
+from tests.tracking.sweep import KEY, Sweep, records, scores, train_rows
 
-Loaded = tuple[Experiment, list[Unit]]
-
-KEY = "0123456789abcdef" * 2 + "01234567"
 MANY = 4000  # rows: enough that a mirror of them can be killed on the way
 
 
@@ -51,125 +41,33 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return quickstart()
-
-
-def mirror(
-    experiment: Experiment,
-    units: list[Unit],
-    runs: Path,
-    mode: str,
-    state: str | None = None,
-    goes_on: bool = False,
-) -> None:
-    """Send units, stale or not; those that are not trained as what they are within a sweep."""
-    for unit in units:
-        run = RunReader(runs, unit.id)
-        stands = state or ("done" if run.trained else "interrupted")
-        shown = project(experiment.setups[unit.setup], unit, run, stands, goes_on)
-        upload.mirror(experiment, shown, runs, mode)
-
-
-def stale_units(experiment: Experiment, units: list[Unit], runs: Path, mode: str) -> list[Unit]:
-    """Units that W&B does not show as they are, after a sweep."""
-    return [shown.unit for shown in stale_projections(Study(experiment, units, runs), mode)]
-
-
-def fragments(runs: Path, unit: Unit) -> list[Path]:
-    """Offline files of a unit."""
-    return sorted(mirror_folder(runs).rglob(f"run-{unit.id}.wandb"))
-
-
-def history(runs: Path, unit: Unit) -> list[dict[str, Any]]:
-    """Rows W&B would receive, from every fragment: their steps, and none of W&B's other own fields."""
-    return [
-        own(record["history"]["item"])
-        for fragment in fragments(runs, unit)
-        for record in records(fragment)
-        if record["type"] == "history"
-    ]
-
-
-def own(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its step."""
-    return {"step": row["_step"]} | {
-        key: value for key, value in row.items() if not key.startswith("_")
-    }
-
-
-def records(fragment: Path) -> list[dict[str, Any]]:
-    """What the file of a run that was given to W&B has, to its end."""
-    # What `wandb leet inspect --json` starts after importing for half a second.
-    command = [
-        get_core_path(),
-        "leet",
-        "inspect",
-        "--no-observability",
-        "--json",
-        "--run-file",
-        str(fragment),
-    ]
-    command.append(str(fragment.parent.parent))
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert "exit" in {record["type"] for record in found}, (
-        "the file is closed when the run is noted as given"
-    )
-    return found
-
-
-def train_rows(steps: int) -> list[dict[str, Any]]:
-    rows = map(metrics, range(steps))
-    return [
-        {"step": row["step"], "train/loss": row["loss"], "train/tokens": row["tokens"]}
-        for row in rows
-    ]
-
-
-def scores(short: float, long: float) -> dict[str, float]:
-    return {
-        "eval/arithmetic_short": short,
-        "eval/arithmetic_long": long,
-        "eval/mean": (short + long) / 2,
-    }
-
-
 # --- what is sent ---
 
 
-def test_every_committed_row_is_there_once(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "trust_region")[0]
-    write_run(runs, experiment, unit, {20: [1, 2], 40: [3, 4]}, steps=45, done=False)
-    with closing(RunWriter(runs, unit.id)) as run:
+def test_every_committed_row_is_there_once(sweep: Sweep) -> None:
+    unit = sweep.unit("trust_region")
+    sweep.write(unit, 45, {20: [1, 2], 40: [3, 4]})
+    with closing(RunWriter(sweep.runs, unit.id)) as run:
         run.append("metrics.jsonl", [metrics(45), metrics(46)])
-        mirror(experiment, [unit], runs, "offline")
+        sweep.send(unit)
     expected = train_rows(45)
     expected[20] |= scores(0.25, 0.5)
     expected[40] |= scores(0.75, 1.0)
-    assert history(runs, unit) == expected
+    assert sweep.history(unit) == expected
 
 
-def test_a_last_score_is_sent_when_the_run_is_done(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
+def test_a_last_score_is_sent_when_the_run_is_done(sweep: Sweep) -> None:
+    unit = sweep.unit()
     for done in (False, True):
-        write_run(runs, experiment, unit, {60: [2, 2]}, steps=60, done=done)
-        mirror(experiment, [unit], runs, "offline")
+        sweep.write(unit, 60, {60: [2, 2]}, done=done)
+        sweep.send(unit)
         last = [{"step": 60} | scores(0.5, 0.5)] if done else []
-        assert history(runs, unit) == train_rows(60) + last
+        assert sweep.history(unit) == train_rows(60) + last
 
 
-def shown_as(runs: Path, unit: Unit) -> tuple[dict[str, Any], dict[str, Any], int]:
+def shown_as(sweep: Sweep, unit: Unit) -> tuple[dict[str, Any], dict[str, Any], int]:
     """Run record, summary and exit code of a unit's only fragment."""
-    (fragment,) = fragments(runs, unit)
+    (fragment,) = sweep.fragments(unit)
     found = records(fragment)
     summary: dict[str, Any] = {}
     for record in found:
@@ -178,65 +76,38 @@ def shown_as(runs: Path, unit: Unit) -> tuple[dict[str, Any], dict[str, Any], in
     return next(record["run"] for record in found if record["type"] == "run"), summary, code
 
 
-def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(
-    runs: Path, loaded: Loaded
-) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "trust_region")[1]
-    write_run(runs, experiment, unit, {20: [1, 2], 40: [4, 4], 60: [3, 3]}, steps=60)
-    mirror(experiment, [unit], runs, "offline")
-    run, summary, code = shown_as(runs, unit)
+def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(sweep: Sweep) -> None:
+    unit = sweep.unit("trust_region", 1)
+    sweep.write(unit, 60, {20: [1, 2], 40: [4, 4], 60: [3, 3]}, done=True)
+    sweep.send(unit)
+    run, summary, code = shown_as(sweep, unit)
     assert (run["run_id"], run["project"], run["run_group"]) == (unit.id, "trb", "quickstart")
     assert (run["display_name"], run["tags"]) == (f"{unit.label} s0 · arithmetic", ["arithmetic"])
-    config = {key: value for key, value in run["config"]["update"].items() if key != "_wandb"}
-    training = experiment.setups["arithmetic"].training
-    expected = {
-        "method": "trust_region",
-        "setup": "arithmetic",
-        "seed": 0,
-        "epsilon0": 0.05,
-        "K": 12,
-    } | {
-        "training.steps": training.steps,
-        "training.optimizer.lr": training.optimizer.lr,
-        "training.objective": training.objective,
-        "student.recipe.updates": experiment.setups["arithmetic"].student.recipe.updates,  # pyright: ignore[reportOptionalMemberAccess]
-    }
-    assert {key: config[key] for key in expected} == expected
-    assert {key: summary[key] for key in ("best_step", "best_score", "candidates", "state")} == {
-        "best_step": 40,
-        "best_score": 1.0,
-        "candidates": 3,
-        "state": "done",
-    }
-    assert {"best/arithmetic_short": 1.0, "best/arithmetic_long": 1.0}.items() <= summary.items()
+    setup = sweep.experiment.setups["arithmetic"]
+    assert setup.student.recipe is not None
+    expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0} | unit.knobs
+    expected["training.steps"] = setup.training.steps
+    expected["training.optimizer.lr"] = setup.training.optimizer.lr
+    expected["training.objective"] = setup.training.objective
+    expected["student.recipe.updates"] = setup.student.recipe.updates
+    assert expected.items() <= run["config"]["update"].items()
+    best = {"best_step": 40, "best_score": 1.0, "candidates": 3, "state": "done"}
+    each = {"best/arithmetic_short": 1.0, "best/arithmetic_long": 1.0}
+    assert (best | each).items() <= summary.items()
     assert code == 0
 
 
-def test_the_configuration_is_that_of_the_run_directory(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    config = {
-        "setup": {"training": {"steps": 7, "optimizer": {"lr": 0.5}}},
-        "runtime": {"keep": "best"},
-    }
-    made_with = {
-        "commit": "c0ffee",
-        "dirty_diff": "",
-        "versions": {"torch": "2.13.0"},
-        "host": {"cpu": "Z80"},
-    }
-    with closing(RunWriter(runs, unit.id)) as run:
+def test_the_configuration_is_that_of_the_run_directory(sweep: Sweep) -> None:
+    unit = sweep.unit()
+    training = {"steps": 7, "optimizer": {"lr": 0.5}}
+    config = {"setup": {"training": training}, "runtime": {"keep": "best"}}
+    versions, host = {"torch": "2.13.0"}, {"cpu": "Z80"}
+    made_with = {"commit": "c0ffee", "dirty_diff": "", "versions": versions, "host": host}
+    with closing(RunWriter(sweep.runs, unit.id)) as run:
         run.describe(config, lambda: made_with)
-    shown = project(
-        experiment.setups["arithmetic"], unit, RunReader(runs, unit.id), "interrupted", False
-    )
-    assert shown.config == {
-        "method": "vanilla",
-        "kind": "trial",
-        "setup": "arithmetic",
-        "seed": 0,
-    } | {
+    shown = sweep.projection(unit)
+    about = {"method": "vanilla", "kind": "trial", "setup": "arithmetic", "seed": 0}
+    assert shown.config == about | {
         "training.steps": 7,
         "training.optimizer.lr": 0.5,
         "runtime.keep": "best",
@@ -251,53 +122,49 @@ def test_the_configuration_is_that_of_the_run_directory(runs: Path, loaded: Load
     ("state", "code"),
     [("done", 0), ("failed", 1), ("interrupted", 1), ("queued", 1), ("waiting", 1)],
 )
-def test_only_what_is_done_is_finished(state: str, code: int, runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=3, done=state == "done")
-    mirror(experiment, [unit], runs, "offline", state)
-    _, summary, ended = shown_as(runs, unit)
+def test_only_what_is_done_is_finished(state: str, code: int, sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 3, done=state == "done")
+    sweep.send(unit, state=state)
+    _, summary, ended = shown_as(sweep, unit)
     assert (summary["state"], ended) == (state, code)
 
 
-def test_within_a_sweep_offline_runs_appear_when_they_end(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    midway, done, failed = (units_of(units, name)[0] for name in ("vanilla", "veto", "skd"))
-    write_run(runs, experiment, midway, {}, steps=3, done=False)
-    write_run(runs, experiment, done, {20: [1, 1], 40: [1, 1], 60: [1, 1]}, steps=60)
-    with closing(RunWriter(runs, failed.id)) as run:
+def test_within_a_sweep_offline_runs_appear_when_they_end(sweep: Sweep) -> None:
+    midway, done, failed = (sweep.unit(name) for name in ("vanilla", "veto", "skd"))
+    sweep.write(midway, 3)
+    sweep.write(done, 60, {20: [1, 1], 40: [1, 1], 60: [1, 1]}, done=True)
+    with closing(RunWriter(sweep.runs, failed.id)) as run:
         run.describe({}, dict)
         run.fail("out of memory", "")
     ended = {done.id: "finished", failed.id: "failed"}
-    stale = stale_projections(Study(experiment, units, runs), "offline", goes_on=True)
+    stale = sweep.stale_projections("offline", goes_on=True)
     assert {shown.unit.id: shown.outcome for shown in stale} == ended
-    stale = stale_projections(Study(experiment, units, runs), "offline")
+    stale = sweep.stale_projections("offline")
     assert {shown.unit.id: shown.outcome for shown in stale} == ended | {midway.id: "failed"}
 
 
-def test_missing_numbers_are_left_out(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    with closing(RunWriter(runs, unit.id)) as run:
+def test_missing_numbers_are_left_out(sweep: Sweep) -> None:
+    unit = sweep.unit()
+    with closing(RunWriter(sweep.runs, unit.id)) as run:
         run.append("metrics.jsonl", [{"step": 0, "loss": float("nan"), "reward": 1.0}])
         run.commit(1)
-    mirror(experiment, [unit], runs, "offline")
-    assert history(runs, unit) == [{"step": 0, "train/reward": 1.0}]
+    sweep.send(unit)
+    assert sweep.history(unit) == [{"step": 0, "train/reward": 1.0}]
 
 
-def test_seconds_of_a_step_are_those_of_its_last_time(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=2, done=False)
-    with closing(RunWriter(runs, unit.id)) as run:
+def test_seconds_of_a_step_are_those_of_its_last_time(sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 2)
+    with closing(RunWriter(sweep.runs, unit.id)) as run:
         for step, seconds in ((0, 1.5), (1, 9.0), (1, 2.5), (2, 3.5)):  # step 2 is not committed
             run.append_timing({"step": step, "phase": "train", "rollout": seconds, "learn": 0.5})
         run.append_timing(
             {"step": 1, "phase": "evaluate", "benchmark": "arithmetic_short", "seconds": 7.0}
         )
-    mirror(experiment, [unit], runs, "offline")
+    sweep.send(unit)
     timed = [{"time/rollout": 1.5, "time/learn": 0.5}, {"time/rollout": 2.5, "time/learn": 0.5}]
-    assert history(runs, unit) == [
+    assert sweep.history(unit) == [
         row | seconds for row, seconds in zip(train_rows(2), timed, strict=True)
     ]
 
@@ -305,42 +172,36 @@ def test_seconds_of_a_step_are_those_of_its_last_time(runs: Path, loaded: Loaded
 # --- results ---
 
 
-def table_files(runs: Path, experiment: Experiment) -> dict[str, Any]:
+def table_files(sweep: Sweep) -> dict[str, Any]:
     """Name → content of every table in the offline fragments of the results run."""
-    folders = mirror_folder(runs).rglob(f"offline-run-*-{results_id(experiment)}")
+    folders = sweep.folder.rglob(f"offline-run-*-{sweep.results_id}")
     files = [file for folder in folders for file in folder.rglob("*.table.json")]
     return {file.name.split("_summary_")[0]: json.loads(file.read_text()) for file in files}
 
 
-def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
+def test_the_results_table_is_a_run_of_its_own(sweep: Sweep) -> None:
     for name, correct in (("vanilla", [1, 2]), ("veto", [4, 3])):
-        write_run(runs, experiment, units_of(units, name)[0], {20: correct}, steps=60)
-    made = build.results_table(Study(experiment, units, runs))
+        sweep.write(sweep.unit(name), 60, {20: correct}, done=True)
+    made = build.results_table(sweep.study)
     tables = tracked_tables(made)
     for _ in range(2):
-        mirror_results(experiment, tables, list(made.notes), runs, "offline")
-        assert len(list(mirror_folder(runs).rglob("*.wandb"))) == 1
-        shown = table_files(runs, experiment)
+        sweep.send_results(tables, [], "offline")
+        assert len(list(sweep.folder.rglob("*.wandb"))) == 1
+        shown = table_files(sweep)
         assert set(shown) == {"results", "scores"}
         assert shown["results"]["columns"] == ["Method", "Avg", "Short sums", "Long sums"]
         rows = {row[0]: row[1:] for row in shown["results"]["data"]}
         assert (rows["Vanilla"], rows["Veto"]) == ([37.5, 25.0, 50.0], [87.5, 100.0, 75.0])
         assert rows["Untrained student"] == [None, None, None]
-        scored = [
-            dict(zip(shown["scores"]["columns"], row, strict=True))
-            for row in shown["scores"]["data"]
-        ]
-        (cell,) = [
-            row
-            for row in scored
-            if (row["method"], row["benchmark"]) == ("veto", "arithmetic_long")
-        ]
-        assert (cell["setup"], cell["pass_at_1"]) == ("arithmetic", 75.0)
+        cells = {}
+        for row in shown["scores"]["data"]:
+            cell = dict(zip(shown["scores"]["columns"], row, strict=True))
+            cells[cell["method"], cell["benchmark"]] = cell["setup"], cell["pass_at_1"]
+        assert cells["veto", "arithmetic_long"] == ("arithmetic", 75.0)
 
 
-def test_no_results_no_tables(runs: Path, loaded: Loaded) -> None:
-    made = build.results_table(Study(*loaded, runs))
+def test_no_results_no_tables(sweep: Sweep) -> None:
+    made = build.results_table(sweep.study)
     assert tracked_tables(made) == {}
 
 
@@ -361,116 +222,105 @@ def test_columns_of_several_setups_name_theirs() -> None:
 # --- again ---
 
 
-def test_more_rows_replace_the_fragment(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit, other = units_of(units, "vanilla")[0], units_of(units, "veto")[0]
-    write_run(runs, experiment, other, {}, steps=3, done=False)
+def test_more_rows_replace_the_fragment(sweep: Sweep) -> None:
+    unit, other = sweep.unit(), sweep.unit("veto")
+    sweep.write(other, 3)
     for steps in (10, 25):
-        write_run(runs, experiment, unit, {}, steps=steps, done=False)
-        mirror(experiment, [unit, other], runs, "offline")
-        assert len(fragments(runs, unit)) == len(fragments(runs, other)) == 1
-        assert history(runs, unit) == train_rows(steps)
-    assert history(runs, other) == train_rows(3)
+        sweep.write(unit, steps)
+        for shown in (unit, other):
+            sweep.send(shown)
+        assert len(sweep.fragments(unit)) == len(sweep.fragments(other)) == 1
+        assert sweep.history(unit) == train_rows(steps)
+    assert sweep.history(other) == train_rows(3)
 
 
-def test_units_without_anything_new_are_not_written_again(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    assert stale_units(experiment, units, runs, "offline") == []
-    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25, done=False)
-    assert stale_units(experiment, units, runs, "offline") == [unit]
-    mirror(experiment, [unit], runs, "offline")
-    assert stale_units(experiment, units, runs, "offline") == []
-    assert stale_units(experiment, units, runs, "online") == [unit]
+def test_units_without_anything_new_are_not_written_again(sweep: Sweep) -> None:
+    unit = sweep.unit()
+    assert sweep.stale() == []
+    sweep.write(unit, 25, {20: [1, 2]})
+    assert sweep.stale() == [unit]
+    sweep.send(unit)
+    assert sweep.stale() == []
+    assert sweep.stale("online") == [unit]
 
 
 @pytest.mark.parametrize("scored", [True, False])
-def test_a_unit_is_stale_when_it_has_more_to_show(scored: bool, runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=25, done=False)
-    mirror(experiment, [unit], runs, "offline")
-    write_run(
-        runs,
-        experiment,
-        unit,
-        {20: [1, 2]} if scored else {},
-        steps=25 if scored else 26,
-        done=False,
-    )
-    assert stale_units(experiment, units, runs, "offline") == [unit]
+def test_a_unit_is_stale_when_it_has_more_to_show(scored: bool, sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 25)
+    sweep.send(unit)
+    sweep.write(unit, 25 if scored else 26, {20: [1, 2]} if scored else {})
+    assert sweep.stale() == [unit]
 
 
-def test_rows_that_are_not_committed_make_no_unit_stale(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=25, done=False)
-    mirror(experiment, [unit], runs, "offline")
-    with closing(RunWriter(runs, unit.id)) as run:
+def test_rows_that_are_not_committed_make_no_unit_stale(sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 25)
+    sweep.send(unit)
+    with closing(RunWriter(sweep.runs, unit.id)) as run:
         run.append("metrics.jsonl", [metrics(25)])
-        assert stale_units(experiment, units, runs, "offline") == []
+        assert sweep.stale() == []
 
 
 # --- kills ---
 
 
-def mirror_quickstart(runs: str) -> None:
-    """What the process that is killed does."""
-    experiment, units = quickstart()
-    mirror(experiment, units_of(units, "vanilla"), Path(runs), "offline")
+def send_vanilla(runs: str) -> None:
+    """The work of the process that is killed."""
+    sweep = Sweep(Path(runs))
+    sweep.send(sweep.unit())
 
 
-def test_a_kill_on_the_way_neither_loses_nor_doubles_a_row(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=MANY, done=False)
-    command = f"from tests.tracking.test_projection import mirror_quickstart; mirror_quickstart({str(runs)!r})"
+def test_a_kill_on_the_way_neither_loses_nor_doubles_a_row(sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, MANY)
+    command = f"from {__name__} import send_vanilla; send_vanilla({str(sweep.runs)!r})"
     # An environment without this process's W&B service, which would outlive the kill.
     with subprocess.Popen([sys.executable, "-c", command], cwd=ROOT, env=environment()) as process:
-        while not fragments(runs, unit):
+        while not sweep.fragments(unit):
             assert process.poll() is None
             time.sleep(0.005)
         process.kill()
-    assert stale_units(experiment, units, runs, "offline") == [unit]
-    mirror(experiment, [unit], runs, "offline")
-    assert len(fragments(runs, unit)) == 1
-    assert history(runs, unit) == train_rows(MANY)
+    assert sweep.stale() == [unit]
+    sweep.send(unit)
+    assert len(sweep.fragments(unit)) == 1
+    assert sweep.history(unit) == train_rows(MANY)
 
 
 @pytest.mark.parametrize("torn", ["", '{"mode": "off'])
-def test_a_torn_note_of_what_was_sent_is_no_note(torn: str, runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {}, steps=2, done=False)
-    mirror(experiment, [unit], runs, "offline")
-    (note,) = mirror_folder(runs).glob("*.json")
+def test_a_torn_note_of_what_was_sent_is_no_note(torn: str, sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 2)
+    sweep.send(unit)
+    (note,) = sweep.folder.glob("*.json")
     note.write_text(torn)
-    assert stale_units(experiment, units, runs, "offline") == [unit]
+    assert sweep.stale() == [unit]
 
 
-def test_a_unit_whose_name_ends_like_another_keeps_its_rows(tmp_path: Path, runs: Path) -> None:
+def test_a_unit_whose_name_ends_like_another_keeps_its_rows(tmp_path: Path) -> None:
     (tmp_path / "setups").mkdir()
     for name in ("tiny", "my-tiny"):
         (tmp_path / "setups" / f"{name}.yaml").write_text(yaml.safe_dump(TINY_SETUP))
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump({"setups": ["my-tiny", "tiny"], "methods": {"vanilla": {}}}))
     experiment = load_experiment(path)
-    units = units_of(expand(experiment), "vanilla")
+    sweep = Sweep(tmp_path / "runs", experiment, expand(experiment))
+    units = [sweep.unit(position=0), sweep.unit(position=1)]
     for unit in units:
-        write_run(runs, experiment, unit, {}, steps=2, done=False)
-    mirror(experiment, units, runs, "offline")
-    assert [history(runs, unit) for unit in units] == [train_rows(2), train_rows(2)]
+        sweep.write(unit, 2)
+    for unit in units:
+        sweep.send(unit)
+    assert [sweep.history(unit) for unit in units] == [train_rows(2), train_rows(2)]
 
 
 # --- mode and key ---
 
 
-def test_the_key_is_written_nowhere(runs: Path, loaded: Loaded) -> None:
-    experiment, units = loaded
-    unit = units_of(units, "vanilla")[0]
-    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25)
-    mirror(experiment, [unit], runs, "offline")
-    files = [file for file in runs.parent.rglob("*") if file.is_file()]
+def test_the_key_is_written_nowhere(sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 25, {20: [1, 2]}, done=True)
+    sweep.send(unit)
+    files = [file for file in sweep.runs.parent.rglob("*") if file.is_file()]
     assert any(file.suffix == ".wandb" for file in files)
     assert [file for file in files if KEY.encode() in file.read_bytes()] == []
 

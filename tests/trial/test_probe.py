@@ -27,9 +27,9 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
 from orchestrator.grading.grader import Grade, Grader, last_boxed
+from orchestrator.liveness.lease import Lease
 from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
 from orchestrator.policy.spec import Student
-from orchestrator.records.lease import Lease
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
@@ -45,12 +45,8 @@ from tests.sweeps import ROOT, contents, environment
 from tests.without_ray import made_here
 
 pytestmark = pytest.mark.xdist_group("probe")
-PROMPTS, PREFIXES, CONTINUATIONS, LENGTHS = (
-    SIZES["prompts"],
-    SIZES["prefixes"],
-    SIZES["continuations"],
-    (3, 12),
-)
+PROMPTS, PREFIXES, CONTINUATIONS = SIZES["prompts"], SIZES["prefixes"], SIZES["continuations"]
+LENGTHS = (3, 12)
 # The command killed after some appends to its logs: argv[1] says after how many, with commas
 # between the numbers, and argv[2] the folder of their runs. Each is a fork of a process that has
 # imported everything.
@@ -78,10 +74,8 @@ for last in sys.argv[1].split(","):
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
         sys.exit(f"after {last}: status {status}")
 """
-KILLED_AFTER = (
-    3,
-    9,
-)  # before the first commit (after 6 appends), and between the first and the second
+# Before the first commit (after 6 appends), and between the first and the second.
+KILLED_AFTER = (3, 9)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +108,10 @@ def probe(path: Path, tmp_path: Path) -> Iterator[ContinuationProbe]:
         yield ContinuationProbe(spec, run, grader)
 
 
-def rows_of(path: Path, log: str = "continuations.jsonl") -> list[dict[str, Any]]:
-    return finished(path).committed(log)
+def rows_of(path: Path, log: str = "continuations.jsonl", **where: Any) -> list[dict[str, Any]]:
+    """The rows of a log of the finished probe that have these values."""
+    rows = finished(path).committed(log)
+    return [row for row in rows if where.items() <= row.items()]
 
 
 # --- what is counted ---
@@ -127,25 +123,17 @@ def test_every_prompt_is_counted_once_in_every_cell(path: Path) -> None:
     assert sorted(keys) == sorted(product(CONTINUERS, LENGTHS, BEHAVIORS, range(PROMPTS)))
     for row in rows:
         assert (row["prefixes"], row["n"]) == (PREFIXES, PREFIXES * CONTINUATIONS)
-        assert all(
-            0 <= row[name] <= row["n"]
-            for name in ("correct", "truncated", "no_answer", "timed_out")
-        )
+        for name in ("correct", "truncated", "no_answer", "timed_out"):
+            assert 0 <= row[name] <= row["n"]
         assert row["correct"] <= row["n"] - row["no_answer"]
 
 
 def test_both_kinds_of_success_occur(path: Path) -> None:
     """Else the tests below would compare zeros."""
-    rows = rows_of(path)
     for continuer, behavior in product(CONTINUERS, BEHAVIORS):
-        assert (
-            sum(
-                row["correct"]
-                for row in rows
-                if (row["continuer"], row["behavior"]) == (continuer, behavior)
-            )
-            > 0
-        )
+        rows = rows_of(path, continuer=continuer, behavior=behavior)
+        assert any(row["correct"] for row in rows)
+    rows = rows_of(path)
     assert 0 < sum(row["finished"] for row in rows) < len(rows) * PREFIXES
 
 
@@ -153,9 +141,8 @@ def test_finished_rollouts_are_those_that_ended_within_the_length(path: Path) ->
     rollouts = rows_of(path, "rollouts.jsonl")
     assert len(rollouts) == len(BEHAVIORS) * PROMPTS * PREFIXES
     for row in rows_of(path):
-        own = [
-            r for r in rollouts if (r["behavior"], r["prompt"]) == (row["behavior"], row["prompt"])
-        ]
+        where = {"behavior": row["behavior"], "prompt": row["prompt"]}
+        own = [r for r in rollouts if where.items() <= r.items()]
         ended = [r for r in own if r["length"] <= row["t"] and not r["truncated"]]
         assert row["finished"] == len(ended)
         if len(ended) == PREFIXES:
@@ -165,21 +152,13 @@ def test_finished_rollouts_are_those_that_ended_within_the_length(path: Path) ->
 
 def test_a_budget_of_nothing_gains_nothing(path: Path) -> None:
     """Where both behaviors have the same prefixes, they have the same outcomes, answer by answer."""
-    rows = finished(path, "probe.epsilon=1e-12").committed("continuations.jsonl")
-    sides = [
-        [
-            {k: v for k, v in row.items() if k != "behavior"}
-            for row in rows
-            if row["behavior"] == behavior
-        ]
-        for behavior in BEHAVIORS
-    ]
-    assert sides[0] == sides[1]
-    own = [
-        [row["correct"] for row in rows_of(path) if row["behavior"] == behavior]
-        for behavior in BEHAVIORS
-    ]
-    assert own[0] != own[1]
+    sides: dict[str, list[dict[str, Any]]] = {behavior: [] for behavior in BEHAVIORS}
+    for row in finished(path, "probe.epsilon=1e-12").committed("continuations.jsonl"):
+        sides[row.pop("behavior")].append(row)
+    vanilla, blended = BEHAVIORS
+    assert sides[vanilla] == sides[blended] != []
+    own = [row["correct"] for row in rows_of(path, behavior=vanilla)]
+    assert own != [row["correct"] for row in rows_of(path, behavior=blended)]
 
 
 def fabricated(
@@ -209,11 +188,9 @@ def test_cutting(probe: ContinuationProbe) -> None:
     prompt = probe.prompts[0][1].ids
     assert [len(cut.requests) for cut in cuts] == [0, CONTINUATIONS, 0, CONTINUATIONS]
     assert {request.prompt_ids for request in cuts[1].requests} == {(*prompt, 1, 2, 3)}
-    outcomes = {request: ProbeOutcome(right, False) for request in cuts[1].requests}
-    outcomes |= {
-        request: ProbeOutcome(Grade(False, None, timed_out=True), True)
-        for request in cuts[3].requests
-    }
+    late = ProbeOutcome(Grade(False, None, timed_out=True), True)
+    outcomes = dict.fromkeys(cuts[1].requests, ProbeOutcome(right, False))
+    outcomes |= dict.fromkeys(cuts[3].requests, late)
     assert probe.counts(cuts, outcomes) == {
         "prefixes": 4,
         "finished": 2,
@@ -237,13 +214,9 @@ def test_its_rollouts_are_those_training_begins_with(probe: ContinuationProbe, p
     expected = training.requests(0, data.batch(0, spec.setup.training.prompts_per_step))
     source = probe.sample(probe.prompts[:4], Student())
     assert source.rollouts.requests == expected
-    rows = [row for row in rows_of(path, "rollouts.jsonl") if row["behavior"] == "vanilla"][
-        : len(expected)
-    ]
-    assert [(row["length"], row["reward"]) for row in rows] == [
-        (int(length), float(grade.correct))
-        for length, grade in zip(source.rollouts.lengths_B, source.grades, strict=True)
-    ]
+    rows = rows_of(path, "rollouts.jsonl", behavior="vanilla")[: len(expected)]
+    assert [row["length"] for row in rows] == source.rollouts.lengths_B.tolist()
+    assert [row["reward"] for row in rows] == source.rewards
 
 
 @pytest.mark.parametrize("continuer", CONTINUERS)
@@ -270,9 +243,8 @@ def test_continuations_draw_on_their_own(probe: ContinuationProbe) -> None:
     """No continuation shares a stream with a rollout, another continuation or another length."""
     source = probe.sample(probe.prompts[:3], Student())
     keys = [request.key for request in source.rollouts.requests]
-    keys += [
-        request.key for t in (1, 3) for cut in probe.cut(source, t) for request in cut.requests
-    ]
+    for cut in (*probe.cut(source, 1), *probe.cut(source, 3)):
+        keys += [request.key for request in cut.requests]
     first = uniforms(keys, Role.DRAFT, 4)
     assert len(first.unique(dim=0)) == len(keys) == 6 + 2 * 6 * CONTINUATIONS
 
@@ -284,13 +256,11 @@ def test_batching_changes_nothing(
     source = probe.sample(probe.prompts[:4], Student())
     requests = [request for cut in probe.cut(source, 3) for request in cut.requests]
     whole = probe.generate("teacher", requests, 3)
-    monkeypatch.setattr(
-        continuation, "PREFIX_TOKENS", size * max(len(r.prompt_ids) for r in requests)
-    )
+    longest = max(len(request.prompt_ids) for request in requests)
+    monkeypatch.setattr(continuation, "PREFIX_TOKENS", size * longest)
     parts = probe.generate("teacher", requests, 3)
-    assert [parts.response(i) for i in range(len(requests))] == [
-        whole.response(i) for i in range(len(requests))
-    ]
+    for row in range(len(requests)):
+        assert parts.response(row) == whole.response(row)
 
 
 def test_prompts_without_a_gold_are_passed_over(
@@ -322,16 +292,7 @@ def killed(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for appends in KILLED_AFTER:
         shutil.copytree(path.parent / "runs" / "models", folder / str(appends) / "models")
     numbers = ",".join(map(str, KILLED_AFTER))
-    command = [
-        sys.executable,
-        "-c",
-        KILLED,
-        numbers,
-        str(folder),
-        "probe",
-        "continuation",
-        str(path),
-    ]
+    command = [sys.executable, "-c", KILLED, numbers, str(folder), "probe", "continuation", path]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
     )
@@ -384,17 +345,14 @@ def test_a_finished_probe_is_not_touched(path: Path) -> None:
 
 def test_excerpts_are_rollouts_of_the_probe(path: Path) -> None:
     run = finished(path)
-    rollouts = {
-        (row["behavior"], row["prompt"], row["sample"]): row
-        for row in run.committed("rollouts.jsonl")
-    }
     excerpts = run.document("excerpts.json")
     assert len(excerpts) == 8
     for index, excerpt in enumerate(excerpts):
         left, right = excerpt["prompt"].removesuffix("=?"), excerpt["gold"]
         assert sum(map(int, left.split("+"))) == int(right)
         for behavior in BEHAVIORS:
-            row = rollouts[behavior, index, 0]
+            where = {"behavior": behavior, "prompt": index, "sample": 0}
+            (row,) = rows_of(path, "rollouts.jsonl", **where)
             assert excerpt[behavior]["length"] == row["length"]
             assert excerpt[behavior]["truncated"] == row["truncated"]
             assert excerpt[behavior]["correct"] == bool(row["reward"])
@@ -409,16 +367,10 @@ def test_the_command_prints_json_alone(path: Path, capsys: pytest.CaptureFixture
         main(["probe", "continuation", str(path), "--runs", str(path.parent / "runs"), "--json"])
     assert ended.value.code == 0
     (found,) = json.loads(capsys.readouterr().out)["probes"]
-    rows = rows_of(path)
     assert (found["unit"], found["epsilon"], found["seed"]) == (finished(path).unit_id, 0.3, 0)
-    assert [(row["continuer"], row["t"]) for row in found["rows"]] == list(
-        product(CONTINUERS, LENGTHS)
-    )
+    cells = [(row["continuer"], row["t"]) for row in found["rows"]]
+    assert cells == list(product(CONTINUERS, LENGTHS))
     for shown, behavior in product(found["rows"], BEHAVIORS):
-        own = [
-            r
-            for r in rows
-            if (r["continuer"], r["t"], r["behavior"]) == (shown["continuer"], shown["t"], behavior)
-        ]
+        own = rows_of(path, continuer=shown["continuer"], t=shown["t"], behavior=behavior)
         for name in ("n", "correct", "finished", "prefixes", "no_answer"):
             assert shown[behavior][name] == sum(row[name] for row in own)

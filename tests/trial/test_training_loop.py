@@ -16,11 +16,11 @@ import yaml
 
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import NotFinite
-from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
+from orchestrator.liveness import pulse
 from orchestrator.models.embedded import build
-from orchestrator.records import pulse
+from orchestrator.models.identity import model_identity
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.training_loop import run_unit

@@ -11,9 +11,9 @@ from orchestrator.config import EngineName
 from orchestrator.engines import catalog
 from orchestrator.engines.catalog import ENGINES
 from orchestrator.engines.torch.engine import TorchEngine
-from orchestrator.policy.spec import Behavior, Student, TrustRegion
+from orchestrator.policy.spec import Behavior, Fusion, Student, TeacherSequences, TrustRegion
 from orchestrator.workers.engines import Engines
-from orchestrator.workers.generation import RolloutWorker
+from orchestrator.workers.generation import RolloutWorker, by_behavior
 from tests import tiny
 
 
@@ -111,3 +111,42 @@ def test_closing_lets_go_of_all_models(tmp_path: Path, monkeypatch: pytest.Monke
     engines.close()
     assert store._student is None
     assert store._teacher is None
+
+
+def test_responses_that_come_whole_from_the_teacher(tmp_path: Path) -> None:
+    """Each response is what its model alone would have given, with the teacher's scores."""
+    rollout, _ = worker(tmp_path, "torch")
+    requests = tiny.requests(12, seed=3)
+    parts = by_behavior(requests, TeacherSequences(0.5))
+    assert set(parts) == {Fusion(0.0), Fusion(1.0)}
+    mixed, _ = rollout.sample(requests, TeacherSequences(0.5))
+    assert mixed.requests == requests
+    assert mixed.teacher is not None
+    for behavior, some in parts.items():
+        alone, _ = rollout.sample(some, behavior)
+        for row, request in enumerate(some):
+            assert mixed.response(requests.index(request)) == alone.response(row)
+    students, _ = rollout.sample(parts[Fusion(0.0)], Student())
+    alone, _ = rollout.sample(parts[Fusion(0.0)], Fusion(0.0))
+    assert students.tokens_BT.tolist() == alone.tokens_BT.tolist()
+
+
+def test_the_share_of_the_teacher_is_kept() -> None:
+    requests = tiny.requests(2000)
+    parts = by_behavior(requests, TeacherSequences(0.3))
+    of_teacher, deviation = len(parts[Fusion(1.0)]), (len(requests) * 0.3 * 0.7) ** 0.5
+    assert abs(of_teacher - 0.3 * len(requests)) <= 4 * deviation
+    assert by_behavior(requests, TeacherSequences(0.3)) == parts
+    assert by_behavior(requests, Student()) == {Student(): requests}
+
+
+def test_a_horizon_cuts_responses_and_changes_no_token(tmp_path: Path) -> None:
+    rollout, _ = worker(tmp_path, "torch")
+    requests = tiny.requests(6, seed=2)
+    whole, _ = rollout.sample(requests, Student())
+    cut, _ = rollout.sample(requests, Student(), 2)
+    for row in range(len(requests)):
+        assert cut.response(row) == whole.response(row)[:2]
+        assert bool(cut.truncated_B[row]) == (
+            int(whole.lengths_B[row]) > 2 or bool(whole.truncated_B[row])
+        )

@@ -6,6 +6,7 @@ The trainer passes the head, and alone knows how the model is spread over device
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from orchestrator.engines.common.head_loss import summed_loss
 from orchestrator.policy import objective
-from orchestrator.policy.spec import Objective
+from orchestrator.policy.spec import Divergence, Everywhere, Objective
+from orchestrator.policy.token_weights import Recorded, discrepancy_before, weigh
 from orchestrator.policy.vocabulary import NEG_INF, TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
 
@@ -26,29 +28,37 @@ class Targets:
 
     tokens: Tensor  # (N,)
     support: Tensor  # (N, K)
-    log_q: Tensor | None  # (N, K)
+    log_q: Tensor | None = None  # (N, K)
+    recorded: Recorded | None = None  # each (N,)
 
     @staticmethod
     def gather(
         rollouts: Rollouts, scores: TeacherScores | None, rows: Tensor, positions: Tensor
     ) -> Targets:
         """Gather the targets at `positions` (N,) of the responses `rows` (N,)."""
-        return Targets(
-            rollouts.tokens_BT[rows, positions],
-            rollouts.support_ids_BTK[rows, positions],
-            None if scores is None else scores.support_BTK[rows, positions],
-        )
+        at = rows, positions
+        tokens, support = rollouts.tokens_BT[at], rollouts.support_ids_BTK[at]
+        if scores is None:
+            return Targets(tokens, support)
+        log_p, log_q = rollouts.student_BT, scores.token_BT
+        before = discrepancy_before(log_p, log_q, rollouts.mask_BT)
+        recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], before[at])
+        return Targets(tokens, support, scores.support_BTK[at], recorded)
 
     def to(self, device: torch.device) -> Targets:
         """The same on another device."""
-        log_q = None if self.log_q is None else self.log_q.to(device)
-        return Targets(self.tokens.to(device), self.support.to(device), log_q)
+        return self._each(lambda values: values.to(device))
 
     def part(self, part: slice) -> Targets:
         """Some of the tokens."""
-        return Targets(
-            self.tokens[part], self.support[part], None if self.log_q is None else self.log_q[part]
-        )
+        return self._each(lambda values: values[part])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
+        tokens, support = change(self.tokens), change(self.support)
+        if self.log_q is None or self.recorded is None:
+            return Targets(tokens, support)
+        recorded = Recorded(*map(change, vars(self.recorded).values()))
+        return Targets(tokens, support, change(self.log_q), recorded)
 
 
 def summed_objective(
@@ -58,13 +68,13 @@ def summed_objective(
 
     No temporary is as large as tokens × vocabulary; see `head_loss`.
     """
-    if goal.name == "renormalized":
+    if goal.on_support:
         # p̄ is the softmax of the support's logits; other logits are not needed.
         masked = space.is_masked(targets.support)
 
         def on_support(logits: Tensor, part: slice) -> Tensor:
             log_p = logits.masked_fill(masked[part], NEG_INF)
-            return support_losses(log_p, targets.part(part).log_q, goal)
+            return support_losses(log_p, None, targets.part(part), goal)
 
         return summed_loss(hidden, head, targets.support, on_support)
 
@@ -97,13 +107,33 @@ def summed_masses(
 
 def full_losses(log_p: Tensor, targets: Targets, goal: Objective) -> Tensor:
     """Losses (N,) from the student's log p over the whole vocabulary (N, V)."""
+    of_tokens = log_p.gather(-1, targets.tokens[:, None])[:, 0]
     if goal.name == "nll":
-        return -log_p.gather(-1, targets.tokens[:, None])[:, 0]
-    return support_losses(log_p.gather(-1, targets.support), targets.log_q, goal)
+        return -of_tokens
+    return support_losses(log_p.gather(-1, targets.support), of_tokens, targets, goal)
 
 
-def support_losses(log_p: Tensor, log_q: Tensor | None, goal: Objective) -> Tensor:
-    """Losses (N,) from log p on the support (N, K); `renormalized` allows a constant per token."""
-    assert log_q is not None
-    target = objective.veto_target(log_p, log_q, goal.veto_beta) if goal.veto_beta else log_q
-    return objective.token_loss(goal.name, log_p, target)
+def support_losses(
+    log_p: Tensor, of_tokens: Tensor | None, targets: Targets, goal: Objective
+) -> Tensor:
+    """Losses (N,) from log p on the support (N, K), and of the sampled tokens (N,) if they count.
+
+    A goal that is `on_support` needs no log p of the tokens, and allows a constant for each token.
+    """
+    assert targets.log_q is not None
+    assert targets.recorded is not None
+    target = objective.target_of(goal.target, goal.name, log_p, targets.log_q)
+    total = None
+    for term in goal.terms:
+        if isinstance(term.loss, Divergence):
+            losses = objective.token_loss(goal.name, log_p, target, term.loss)
+        else:
+            assert of_tokens is not None
+            losses = objective.sampled_loss(term.loss, of_tokens, targets.recorded.log_q)
+        if not isinstance(term.where, Everywhere):
+            losses = losses * weigh(term.where, targets.recorded)
+        if term.factor != 1:
+            losses = term.factor * losses
+        total = losses if total is None else total + losses
+    assert total is not None
+    return total

@@ -13,7 +13,7 @@ from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.packing import inputs, micro_batches, response_tokens
 from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.common.rounds import teacher_statistics
-from orchestrator.records import pulse
+from orchestrator.liveness import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
 
 # Tokens × vocabulary of the logits held at once: on CPUs as caches allow, on GPUs enough to fill

@@ -16,10 +16,10 @@ from orchestrator.engines.common.causal import CausalModel, best_device, load_mo
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, ModelFolder, Owner, WeightsRef
 from orchestrator.errors import UserError
+from orchestrator.liveness import pulse
 from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
 from orchestrator.policy.spec import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.records import pulse
 from orchestrator.records.files import verify_files
 
 

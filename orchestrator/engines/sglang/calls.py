@@ -90,7 +90,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Load:
-    """Call: sample from the weights in this folder, named `version`. Answer: None."""
+    """Call: sample from the weights in this folder, named `version`."""
 
     folder: str
     version: str
@@ -98,7 +98,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Generate:
-    """Call: responses of up to `max_tokens`, or ended by `stop`. Answers: `Answer`s, then None."""
+    """Call: responses of up to `max_tokens`, or ended by `stop`. Its messages are `Answer`s."""
 
     asks: list[Ask]
     max_tokens: int
@@ -115,15 +115,3 @@ class Answer:
     stopped: bool
     version: str
     kept: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Sign:
-    """A sign of life: the engine is working."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The call could not be answered."""
-
-    reason: str

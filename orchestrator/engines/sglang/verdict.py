@@ -20,7 +20,7 @@ from orchestrator.engines.budget import JUDGED_AT_ONCE
 from orchestrator.engines.common.rounds import Round, judge, kept_of
 from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
 from orchestrator.policy import speculation
-from orchestrator.policy.randomness import Role, uniforms
+from orchestrator.policy.randomness import JUDGED, Role, uniforms
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def sampled(log_p: Tensor, uniform: Tensor, forced: Tensor | None) -> Tensor:
 
 def uniforms_of(order: Order, device: torch.device) -> Tensor:
     """All uniforms (roles, T) of a request, on the device; made once per request."""
-    of_roles = [uniforms([order.key], role, order.max_tokens) for role in Role]
+    of_roles = [uniforms([order.key], role, order.max_tokens) for role in JUDGED]
     return torch.cat(of_roles).to(device, non_blocking=True)
 
 
@@ -141,7 +141,7 @@ class Randomness:
         begin = torch.tensor(start).to(device, non_blocking=True)
         positions = begin[:, None] + torch.arange(length, device=device)
         positions = torch.minimum(positions, self._last[:, None])
-        return self._table.gather(2, positions[:, None].expand(-1, len(Role), -1))
+        return self._table.gather(2, positions[:, None].expand(-1, len(JUDGED), -1))
 
 
 def forced_ids(

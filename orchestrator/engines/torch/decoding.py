@@ -23,10 +23,10 @@ from orchestrator.engines.common.record import Record
 from orchestrator.engines.common.rounds import Round, judge, kept_of
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.errors import NotFinite
+from orchestrator.liveness import pulse
 from orchestrator.policy import laws, speculation
-from orchestrator.policy.randomness import Role, uniforms
+from orchestrator.policy.randomness import JUDGED, Role, uniforms
 from orchestrator.policy.spec import Behavior
-from orchestrator.records import pulse
 from orchestrator.rollouts import Request, Rollouts
 
 
@@ -74,7 +74,7 @@ class _Batch:
         keys = [request.key for request in requests]
         device = student.device
         roles = (
-            Role if teacher is not None else (Role.DRAFT,)
+            JUDGED if teacher is not None else (Role.DRAFT,)
         )  # the student alone draws and is never judged
         self._draws = {role: uniforms(keys, role, decoding.max_tokens).to(device) for role in roles}
         self._sampler = student.owner  # the teacher, where it answers prompts itself

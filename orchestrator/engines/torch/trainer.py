@@ -21,8 +21,8 @@ from orchestrator.engines.common.packing import inputs, micro_batches, response_
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
 from orchestrator.engines.common.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.engines.interface import WeightsRef
+from orchestrator.liveness import pulse
 from orchestrator.policy.spec import Objective
-from orchestrator.records import pulse
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores
 

@@ -30,9 +30,9 @@ from orchestrator.engines.common.store import checked_model
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
 from orchestrator.engines.verl.shards import SavedRows, own_rows, rank_file
+from orchestrator.liveness import pulse
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.records import pulse
 from orchestrator.rollouts import TeacherScores
 
 if TYPE_CHECKING:

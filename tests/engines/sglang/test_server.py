@@ -12,25 +12,21 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.sglang import private, server
-from orchestrator.engines.sglang.calls import Answer, Ask, Draw, Failed, Generate, Load, Settings
+from orchestrator.engines.sglang.calls import Answer, Ask, Draw, Generate, Load, Settings
+from orchestrator.liveness.children import Parent
 
 WEIGHTS = Load("/weights", "1-step0")
 TWO = Generate([Ask(index, (1, 2), Draw(index, 2)) for index in range(2)], 4, (0,), None)
 
 
-class Caller:
-    """The other side of the connection: makes its calls one after the other, and hangs up."""
+class Asker(Parent):
+    """The other side of the connection: keeps what it is sent."""
 
-    def __init__(self, *calls: Load | Generate):
-        self._calls, self.answers = list(calls), list[Any]()
+    def __init__(self) -> None:
+        self.answers: list[object] = []
 
-    def recv(self) -> Load | Generate:
-        if not self._calls:
-            raise EOFError
-        return self._calls.pop(0)
-
-    def send(self, answer: object) -> None:
-        self.answers.append(answer)
+    def send(self, message: object) -> None:
+        self.answers.append(message)
 
 
 def settings(takes_turns: bool) -> Settings:
@@ -76,26 +72,26 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_an_engine_that_takes_turns_has_a_cache_while_it_samples_and_not_before_or_after(
     done: list[str],
 ) -> None:
-    caller = Caller(WEIGHTS, TWO, WEIGHTS, TWO)
-    server.Server(caller, settings(takes_turns=True)).run()  # pyright: ignore[reportArgumentType]
+    asker = Asker()
+    engine = server.Server(settings(takes_turns=True), asker)
+    for call in (WEIGHTS, TWO, WEIGHTS, TWO):
+        engine.answer(call)
     round_ = ["load", "take", "generate", "generate", "give back"]
     assert done == ["give back", *round_, *round_]
-    assert [type(answer) for answer in caller.answers[1:]] == 2 * [
-        type(None),
-        Answer,
-        Answer,
-        type(None),
-    ]
+    assert [type(answer) for answer in asker.answers] == 4 * [Answer]
 
 
 def test_an_engine_of_an_evaluator_keeps_its_cache(done: list[str]) -> None:
-    server.Server(Caller(WEIGHTS, TWO), settings(takes_turns=False)).run()  # pyright: ignore[reportArgumentType]
+    engine = server.Server(settings(takes_turns=False), Asker())
+    engine.answer(WEIGHTS)
+    engine.answer(TWO)
     assert done == ["load", "generate", "generate"]
 
 
-def test_a_call_that_fails_says_so_and_its_engine_is_left_to_the_caller(done: list[str]) -> None:
-    caller = Caller(Generate([Ask(0, (1, 2, 3), Draw(0, 3))], 4, (0,), None))
-    server.Server(caller, settings(takes_turns=True)).run()  # pyright: ignore[reportArgumentType]
+def test_a_request_that_is_given_up_fails_its_call(done: list[str]) -> None:
+    asker = Asker()
+    engine = server.Server(settings(takes_turns=True), asker)
+    with pytest.raises(RuntimeError, match="SGLang gave a request up"):
+        engine.answer(Generate([Ask(0, (1, 2, 3), Draw(0, 3))], 4, (0,), None))
     assert done == ["give back", "take", "generate"]
-    (failed,) = caller.answers[1:]
-    assert failed == Failed("RuntimeError: SGLang gave a request up: {'type': 'abort'}")
+    assert asker.answers == []

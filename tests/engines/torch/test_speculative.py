@@ -27,7 +27,7 @@ from orchestrator.engines.torch import stream
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.policy.draft_length import LONGEST_DRAFT, draft_length, least_acceptance
-from orchestrator.policy.randomness import Role, SequenceKey, uniforms
+from orchestrator.policy.randomness import JUDGED, SequenceKey, uniforms
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, concatenate
@@ -253,7 +253,7 @@ def inverse(mass: Array, uniform: float) -> int:
 
 def judged(p: Array, mu: Array, key: SequenceKey) -> Judged:
     """The tokens that the uniforms of `key` pick at prefixes (T, V)."""
-    drafts, accept, residual = (uniforms([key], role, len(p))[0].tolist() for role in Role)
+    drafts, accept, residual = (uniforms([key], role, len(p))[0].tolist() for role in JUDGED)
     tokens, survived = [], []
     for t in range(len(p)):
         draft = inverse(p[t], drafts[t])

@@ -27,7 +27,26 @@ from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.engines.torch.trainer import TorchTrainer
-from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
+from orchestrator.policy.objective import REVERSE_KL
+from orchestrator.policy.spec import (
+    Behavior,
+    Bridge,
+    FallingWithDiscrepancy,
+    FixedAdvantage,
+    ForwardKL,
+    JensenShannon,
+    Loss,
+    Objective,
+    Proximal,
+    ReverseKL,
+    SampledToken,
+    Student,
+    TeacherKeeps,
+    TeacherUncertain,
+    Term,
+    TrustRegion,
+    Unlikely,
+)
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
 from orchestrator.workers.generation import support_size
@@ -37,10 +56,22 @@ TOP_K, ENOUGH, STEPS = 4, 10_000, 3
 OPTIMIZER = Optimizer(lr=1e-2, weight_decay=0.05, clip=0.3, warmup_steps=5)
 GOALS = [Objective(name) for name in ("renormalized", "tail", "surrogate", "truncated", "nll")]
 GOALS += [
-    Objective(name, veto)
+    Objective(name, Bridge(veto))
     for name in ("renormalized", "surrogate", "truncated")
     for veto in (0.2, 0.8)
 ]
+MIXTURES = [  # of losses, targets and weights of tokens
+    Objective(name, Proximal(0.6), (Term(JensenShannon(0.3)),)) for name in ("renormalized", "tail")
+]
+for support in ("renormalized", "tail", "truncated"):
+    uncertain = Term(ForwardKL(), TeacherUncertain(1.5), factor=0.5)
+    kept, outside = Term(SampledToken(0.7), TeacherKeeps()), TeacherKeeps(inverted=True)
+    MIXTURES += [
+        Objective(support, terms=(Term(), uncertain)),
+        Objective(support, terms=(kept, Term(ForwardKL(), outside))),
+        Objective(support, terms=(Term(ReverseKL(), FallingWithDiscrepancy(1.5)),)),
+        Objective(support, terms=(Term(FixedAdvantage(-0.2), Unlikely(0.2)),)),
+    ]
 STATE = ("loss", "grad_norm", "lr")
 
 
@@ -67,16 +98,62 @@ def token_losses(
     if goal.name == "nll":
         return -torch.stack([row[token] for row, token in zip(log_p, tokens, strict=True)])
     size = tiny.VALID - 1 if goal.name == "full" else TOP_K
-    rows = zip(log_p.exp(), log_q.exp(), start.topk(size).indices, strict=True)
-    return torch.stack([divergence(goal, p[support], q[support]) for p, q, support in rows])
+    rows = zip(log_p.exp(), log_q.exp(), start.topk(size).indices, start.exp(), tokens, strict=True)
+    gaps = [abs(float(log_q[t, y] - start[t, y])) for t, y in enumerate(tokens)]
+    losses = []
+    for t, (p, q, support, old, token) in enumerate(rows):
+        before = sum(gaps[:t]) / sum(gaps)
+        losses.append(token_loss(goal, p, q, support, old, token, before))
+    return torch.stack(losses)
 
 
-def divergence(goal: Objective, p: Tensor, q: Tensor) -> Tensor:
-    """Loss at one prefix: p and q on the support, by the definitions."""
-    if goal.veto_beta:
-        q = q * p.detach() ** goal.veto_beta
+def token_loss(
+    goal: Objective, p: Tensor, q: Tensor, support: Tensor, old: Tensor, token: int, before: float
+) -> Tensor:
+    """Loss at one prefix by the definitions: p, q and the p it was sampled from, (V,).
+
+    `before` is the share of the response's discrepancy that lies before the token.
+    """
+    total = torch.zeros((), dtype=p.dtype)
+    entropy = float(-(q[q > 0] * q[q > 0].log()).sum())
+    for term in goal.terms:
+        match term.where:
+            case TeacherUncertain(nats):
+                weight = float(entropy > nats)
+            case TeacherKeeps(inverted):
+                kept = min(1.0, float(q[token] / old[token]))
+                weight = 1 - kept if inverted else kept
+            case FallingWithDiscrepancy(most):
+                weight = most - (most - 1) * before
+            case Unlikely(probability):
+                weight = float(old[token] < probability)
+            case _:
+                weight = 1.0
+        match term.loss:
+            case SampledToken(clip):
+                advantage = (q[token] / p[token]).log().detach()
+                advantage = advantage if clip is None else advantage.clamp(-clip, clip)
+                loss = -advantage * p[token] / p[token].detach()
+            case FixedAdvantage(advantage):
+                loss = -advantage * p[token] / p[token].detach()
+            case _:
+                loss = divergence(goal, p[support], q[support], term.loss)
+        total = total + term.factor * weight * loss
+    return total
+
+
+def divergence(goal: Objective, p: Tensor, q: Tensor, loss: Loss = REVERSE_KL) -> Tensor:
+    """Divergence at one prefix: p and q on the support, by the definitions."""
+    if isinstance(goal.target, Bridge):
+        q = q * p.detach() ** goal.target.beta
         q = q / q.sum()
+    if isinstance(goal.target, Proximal):
+        scale = (p.sum(), q.sum()) if goal.name == "renormalized" else (1.0, 1.0)
+        share = goal.target.alpha
+        q = share * q / scale[1] + (1 - share) * (p / scale[0]).detach()
     mass_p, mass_q = p.sum(), q.sum()
+    if not isinstance(loss, ReverseKL):
+        return symmetric_or_forward(goal.name, p, q, loss)
     if goal.name == "renormalized":
         return (p / mass_p * ((p / mass_p) / (q / mass_q)).log()).sum()
     if goal.name == "surrogate":
@@ -86,6 +163,20 @@ def divergence(goal: Objective, p: Tensor, q: Tensor) -> Tensor:
     if goal.name == "tail":
         return inside + (1 - mass_p) * ((1 - mass_p) / (1 - mass_q)).log()
     return inside
+
+
+def symmetric_or_forward(name: str, p: Tensor, q: Tensor, loss: Loss) -> Tensor:
+    """KL(q‖p), or the Jensen–Shannon divergence, of the outcomes that `name` compares."""
+    if name == "renormalized":
+        p, q = p / p.sum(), q / q.sum()
+    elif name == "tail":
+        p, q = (torch.cat([x, 1 - x.sum()[None]]) for x in (p, q))
+    if isinstance(loss, ForwardKL):
+        return (q * (q / p).log()).sum()
+    assert isinstance(loss, JensenShannon)
+    mean = loss.beta * q + (1 - loss.beta) * p
+    left, right = ((x * (x / mean).log()).sum() for x in (q, p))
+    return loss.beta * left + (1 - loss.beta) * right
 
 
 @functools.cache
@@ -179,7 +270,7 @@ def assert_steps_equal_plain(
     assert_close(weights_of(student), plain.weights, 1e-9)
 
 
-@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("goal", [*GOALS, *MIXTURES], ids=str)
 @pytest.mark.parametrize("tied", [True, False])
 def test_updates_equal_a_plain_implementation(
     rollouts: Rollouts, goal: Objective, tied: bool
@@ -191,7 +282,9 @@ def test_updates_equal_a_plain_implementation(
 def test_full_updates_equal_a_plain_implementation(
     whole_vocabulary: Rollouts, veto_beta: float
 ) -> None:
-    assert_steps_equal_plain(Objective("full", veto_beta), whole_vocabulary, OPTIMIZER, tied=True)
+    assert_steps_equal_plain(
+        Objective("full", Bridge(veto_beta)), whole_vocabulary, OPTIMIZER, tied=True
+    )
 
 
 @pytest.mark.parametrize("clip", [1e-8, 1e-2, 1e6])
@@ -216,7 +309,7 @@ def test_the_clipped_gradient_enters_the_moments(
     assert (norm > clip) == binds
 
 
-@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("goal", [*GOALS, *MIXTURES], ids=str)
 def test_micro_batches_change_nothing(rollouts: Rollouts, goal: Objective) -> None:
     results = []
     for micro_batch_tokens in (1, 30, ENOUGH):
@@ -367,7 +460,7 @@ def test_nll_needs_no_scores_and_veto_at_zero_is_the_plain_objective(rollouts: R
     engine, _ = learner()
     assert set(engine.step(rollouts, None, Objective("nll"), 0)) == set(STATE)
     results = []
-    for goal in (Objective("surrogate"), Objective("surrogate", 0.0)):
+    for goal in (Objective("surrogate"), Objective("surrogate", Bridge(0.0))):
         engine, student = learner()
         engine.step(rollouts, rollouts.teacher, goal, 0)
         results.append(weights_of(student))

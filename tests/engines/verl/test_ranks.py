@@ -83,12 +83,3 @@ def test_a_lost_rank_ends_the_attempt_and_another_may_fare_better(ranks: Several
     assert failure_of(raised.value).passes
     assert failure_of(raised.value).kind == "lost"
     assert gone(processes[0])
-
-
-def test_ranks_end_when_the_process_that_started_them_is_gone(ranks: SeveralRanks) -> None:
-    processes = ranks.call(process_of)
-    for connection in ranks._connections:  # what the kernel does when this process is killed
-        connection.close()
-    for process in ranks._processes:
-        assert process.wait(timeout=60) == 1
-    assert all(gone(pid) for pid in processes)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.liveness.driver_death import members, processes
 from orchestrator.records.log import read_log
 from orchestrator.records.rundir import LEARNER_FOLDER, RunReader
-from orchestrator.sweep.guard import members, processes
 from tests.sweep.test_recovery import command_line, wait_for, worker_midway
 from tests.sweeps import contents, start, trb, write_experiment
 from tests.without_ray import run_without_ray

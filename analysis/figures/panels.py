@@ -1,0 +1,177 @@
+"""Panels of figures: lines with their spread, bars side by side, axes of steps, titles, legends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan, nan
+from statistics import fmean, stdev
+from string import ascii_lowercase
+from textwrap import wrap
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from analysis.figures.curves import Series
+from analysis.figures.style import GRAY, method_style, setting_text
+
+MARKED_POINTS = 25  # lines with more points than this show some markers only
+MARKERS_ON_LONG = 6
+LONG = 100  # lines with more points than this are too jagged to compare
+WINDOW = 11  # steps of their centred running mean
+SPREAD = "±1 s.d. over seeds"
+MARGIN = "95 % over problems, one run"
+NOTE_LETTERS = 16  # of 8 pt on an inch
+
+
+# --- lines ---
+
+
+def plot_all(axes: Axes, lines: Iterable[Series], scale: float = 1.0) -> None:
+    """The lines of a panel, named by their settings."""
+    for index, line in enumerate(lines):
+        plot_series(axes, line, setting_text(line.method, line.knobs), scale, index)
+
+
+def plot_series(axes: Axes, series: Series, label: str, scale: float = 1.0, index: int = 0) -> None:
+    """The mean over seeds as a line, with ±1 standard deviation as a band.
+
+    The line breaks where a step has no value. A line of many points is drawn thin, under its
+    running mean.
+    """
+    color, marker = method_style(series.method, index)
+    steps, means, low, high = list(series.curve), list[float](), list[float](), list[float]()
+    for values in series.curve.values():
+        mean = fmean(values) if values else nan
+        spread = stdev(values) if len(values) > 1 else nan
+        means.append(scale * mean)
+        low.append(scale * (mean - spread))
+        high.append(scale * (mean + spread))
+    if is_long(series):
+        axes.plot(steps, means, color=color, linewidth=0.6, alpha=0.35)
+        means = running_mean(means)
+    marked = _marked(series, index)
+    axes.plot(steps, means, label=label, color=color, marker=marker, markevery=marked)
+    if series.seeds > 1:
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0, label=SPREAD)
+
+
+def is_long(series: Series) -> bool:
+    """Whether a line is drawn with its running mean."""
+    return sum(map(bool, series.curve.values())) > LONG
+
+
+def running_mean(values: Sequence[float]) -> list[float]:
+    """Mean of the values present within half a window on either side; nan stays nan."""
+    half = WINDOW // 2
+    means = []
+    for place, value in enumerate(values):
+        around = values[max(0, place - half) : place + half + 1]
+        means.append(nan if isnan(value) else fmean(each for each in around if not isnan(each)))
+    return means
+
+
+def _marked(series: Series, index: int) -> list[bool]:
+    """Which points of a line carry its marker.
+
+    A short line has all of them; a long one some, and the points without a neighbour, which a line
+    alone would not show. Lines have theirs at different places, so that none hides another's.
+    """
+    filled = [bool(values) for values in series.curve.values()]
+    present = [place for place, value in enumerate(filled) if value]
+    if len(present) <= MARKED_POINTS:
+        return [True] * len(filled)
+    every = max(1, len(present) // MARKERS_ON_LONG)
+    chosen = set(present[(index * every) // 3 % every :: every])
+    marked = []
+    for place in range(len(filled)):
+        alone = not any(filled[max(0, place - 1) : place]) and not any(
+            filled[place + 1 : place + 2]
+        )
+        marked.append(alone or place in chosen)
+    return marked
+
+
+def grouped_bars(
+    axes: Axes, group: int, groups: int, heights: Mapping[int, float], share: float, **style: Any
+) -> float:
+    """Draw the bars of one of several `groups` that stand side by side at each tick.
+
+    `heights` are by the tick's place, and together the groups take a `share` of the distance
+    between two ticks. Returns how far from their ticks these bars stand.
+    """
+    width = share / groups
+    shift = width * (group - (groups - 1) / 2)
+    axes.bar([place + shift for place in heights], list(heights.values()), width, **style)
+    return shift
+
+
+# --- axes and titles ---
+
+
+def step_axis(axes: Axes, lines: Iterable[Series]) -> None:
+    """An axis of optimizer steps, whose name says where lines are running means."""
+    smoothed = any(map(is_long, lines))
+    axes.set_xlabel(f"optimizer step (thick: {WINDOW}-step mean)" if smoothed else "optimizer step")
+    whole_steps(axes)
+
+
+def whole_steps(axes: Axes) -> None:
+    """No ticks between steps."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 4, 5, 10]))
+
+
+def lettered(panels: Sequence[Axes]) -> None:
+    """Put letters before the titles of several panels; titles that users wrote would be mathtext."""
+    if len(panels) > 1:
+        for letter, axes in zip(ascii_lowercase, panels, strict=False):
+            title, size = axes.get_title(), axes.title.get_fontsize()
+            axes.set_title("")
+            axes.set_title(f"$\\bf{{{letter}}}$  {title}".rstrip(), loc="left", fontsize=size)
+
+
+def set_title(target: Axes | Figure, text: str) -> None:
+    """A title taken literally: users name setups, and their dollar signs begin no formula."""
+    is_figure = isinstance(target, Figure)
+    title = target.suptitle(text, fontsize=10) if is_figure else target.set_title(text)
+    title.set_parse_math(False)
+
+
+# --- legends ---
+
+
+def shared_legend(figure: Figure, panels: Iterable[Axes], note: str | None = None) -> None:
+    """One legend below all panels, each label once, under a `note`."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    # Bands and bars come last, in a colour that belongs to no line.
+    for label in (SPREAD, MARGIN):
+        handle = handles.pop(label, None)
+        if isinstance(handle, PolyCollection):
+            handles[label] = Patch(facecolor=GRAY, alpha=0.3, label=label)
+        elif handle is not None:
+            handles[label] = Line2D([], [], color=GRAY, linewidth=1, label=label)
+    if handles:
+        legend_below(figure, list(handles.values()), note)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], note: str | None = None) -> None:
+    """A legend below a figure, in as many columns as its width takes, under a `note`."""
+    width, longest = figure.get_figwidth(), 0
+    for handle in handles:
+        text = handle.get_label().replace("$", "")
+        longest = max(longest, len(text.replace("\\varepsilon", "e").replace("\\tau", "t")))
+    columns = max(1, min(len(handles), int(width / (0.5 + 0.068 * longest))))
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=columns,
+        title="\n".join(wrap(note, int(width * NOTE_LETTERS))) if note else None,
+        title_fontproperties={"size": 8, "style": "italic"},
+    )

@@ -1,0 +1,52 @@
+"""The hyper-parameters: the grid of each method, and every key of each setup."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from analysis.labels import method_label, setup_title
+from analysis.report.html import Html, code, element, section, table
+from analysis.report.texts import leaves, plain
+from orchestrator.config import Experiment
+from orchestrator.sheet import Sheet
+
+# Keys of a setup; its models, data and benchmarks have tables of their own.
+PARTS = ("training", "engine", "evaluation")
+METHOD_HEADINGS = ("Method", "Values", "Seeds", "Placement")
+
+
+def parameters_section(experiment: Experiment) -> Html:
+    """The grid of each method beside the keys of each setup."""
+    methods = element("div", element("h3", "Methods"), _methods(experiment))
+    keys = element("div", element("h3", "Setups"), _keys(experiment))
+    sides = element("div", methods, keys, class_="sides")
+    return section("Hyper-parameters", "parameters", sides)
+
+
+def _methods(experiment: Experiment) -> Html:
+    rows = []
+    for method, grid in experiment.methods.items():
+        knobs = "; ".join(f"{knob} {plain(values)}" for knob, values in grid.items())
+        place = experiment.placements.get(method, experiment.runtime.placement).mode
+        seeds = plain(experiment.seeds_of(method))
+        rows.append([method_label(method), knobs or "no knobs", seeds, place])
+    sheet = Sheet.of(METHOD_HEADINGS, rows, left=range(len(METHOD_HEADINGS)))
+    return table("Settings that were asked for", sheet)
+
+
+def _keys(experiment: Experiment) -> Html:
+    """A column for each setup; a row for each key that one of them has."""
+    headings = ["Key"]
+    values_of: dict[str, dict[str, Any]] = {}  # key → setup → value
+    for name, setup in experiment.setups.items():
+        headings.append(setup_title(name, experiment.setups))
+        parts = asdict(setup)
+        del parts["evaluation"]["benchmarks"]
+        for key, value in leaves({part: parts[part] for part in PARTS}, "."):
+            values_of.setdefault(key, {})[name] = value
+    rows = []
+    for key, values in values_of.items():
+        rows.append([code(key), *(plain(values.get(name)) for name in experiment.setups)])
+    sheet = Sheet.of(headings, rows, left=range(len(headings)))
+    return table("Keys of the experiment file", sheet)

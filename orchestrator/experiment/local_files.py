@@ -1,0 +1,157 @@
+"""Reads values that an experiment leaves to local files: sha256, numbers of rows, shapes,
+vocabularies, stop ids.
+
+A file named without its sha256 is read once, when the experiment is loaded, so that ids and plans
+know its content. The user gets a note for each such file, with the line that pins it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.config import BenchmarkRun, Model, Setup, Vocabulary
+from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
+from orchestrator.data.files import file_sha256, iterate_rows
+from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.models.folders import (
+    CONFIG_KEYS,
+    MODEL_TYPE,
+    check_folder,
+    content_sha256,
+    describe,
+    local_folder,
+    vocabulary_of,
+)
+from orchestrator.start_up import default_runs
+
+ROLES = ("student", "teacher")
+
+
+def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
+    """Complete `setup` from its local files, and note each sha256 found in this way.
+
+    Only values that the setup leaves open are read. `name` is the setup's. UserError if a file to
+    be read is missing or broken.
+    """
+    notes: list[str] = []
+    runs = {key: _benchmark(key, run, notes) for key, run in setup.evaluation.benchmarks.items()}
+    setup = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
+    for role in ROLES:
+        setup = replace(setup, **{role: _model(f"{name}.{role}", getattr(setup, role), notes)})
+    return replace(setup, vocabulary=_vocabulary(name, setup)), notes
+
+
+def check_local(name: str, setup: Setup) -> None:
+    """Call `check_folder` on the setup's models on this machine; `name` is the setup's."""
+    for role in ROLES:
+        folder = local_folder(getattr(setup, role))
+        if folder is not None:
+            check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
+
+
+def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
+    path = Path(run.path).expanduser() if run.path else None
+    if path is None or not path.exists():
+        return run
+    run = replace(run, path=str(path.resolve()))
+    where = f"evaluation.benchmarks.{key}"
+    if run.revision is None:
+        if path.is_dir():
+            raise refuse(f"{where}.path", str(path), "a .jsonl or .parquet file")
+        run = replace(run, revision=file_sha256(path))
+        notes.append(
+            f"{where}: the sha256 of {path} is taken as it is; to pin it: {where}.revision={run.revision}"
+        )
+    if key not in BENCHMARKS and run.problems is None:
+        run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
+        check_source(key, run)
+        # Name a row without a gold now, not when the sweep begins.
+        load_benchmark(key, None, run)
+    return run
+
+
+def _model(key: str, model: Model, notes: list[str]) -> Model:
+    """A model with its folder's sha256, sizes and stop id, as far as the setup leaves them open."""
+    folder = local_folder(model)
+    if folder is None:
+        _check_not_meant_as_folder(key, model)
+        return model
+    if model.revision is None:
+        model = replace(model, revision=content_sha256(folder))
+        notes.append(
+            f"{key}: the sha256 of {folder} is taken as it is; to pin it: revision: {model.revision}"
+        )
+    elif set(model.revision) == {"0"}:
+        raise refuse(
+            f"{key}.revision",
+            model.revision,
+            f"left out at first, then what is printed for {folder}",
+        )
+    if not _is_described(model):
+        shape, eos = describe(key, folder)
+        given: dict[str, int] = {}
+        for name in CONFIG_KEYS:
+            if size := getattr(model.shape, name):
+                given[name] = size
+        # `tied` defaults to true, so it counts as given only if all other sizes are given, or if it
+        # is false.
+        if len(given) == len(CONFIG_KEYS) or not model.shape.tied:
+            shape = replace(shape, tied=model.shape.tied)
+        model = replace(
+            model, shape=replace(shape, **given), eos=eos if model.eos == -1 else model.eos
+        )
+    return replace(model, path=str(folder.resolve()))
+
+
+def _check_not_meant_as_folder(key: str, model: Model) -> None:
+    """UserError if a path without a folder can only have meant one.
+
+    A hub id with its commit, sizes and stop id is complete. Without a commit it cannot be loaded,
+    and a path below a folder that exists is more likely a typing mistake than a hub id.
+    """
+    if model.path is None or model.recipe is not None:
+        return
+    parent = Path(model.path).expanduser().parent
+    looks_local = model.path.startswith((".", "/", "~")) or (parent != Path() and parent.is_dir())
+    is_complete = _is_described(model) and model.revision
+    if not is_complete and (looks_local or model.revision is None):
+        raise _no_folder(key, model.path)
+
+
+def _is_described(model: Model) -> bool:
+    """Whether a setup gives all sizes of a model and its stop id."""
+    return all(getattr(model.shape, name) for name in CONFIG_KEYS) and model.eos != -1
+
+
+def _no_folder(key: str, path: str) -> UserError:
+    """The error of a model's `path` that is no folder, with the nearest folder beside it."""
+    folder = Path(path).expanduser()
+    beside: list[str] = []
+    if folder.parent.is_dir() and os.access(folder.parent, os.R_OK):
+        for other in folder.parent.iterdir():
+            if other.is_dir():
+                beside.append(path[: -len(folder.name)] + other.name)
+    expected = "a model folder"
+    if not folder.is_absolute():
+        expected += f" in {Path.cwd()}"
+    if not path.startswith((".", "/", "~")):
+        expected += ", or a hub id with its revision: COMMIT, shape and eos"
+    expected += did_you_mean(path, beside)
+    # A copied runs folder has results and no models; a newcomer asks for a table, not for a sweep.
+    for results in sorted(default_runs().glob("results/*/experiment.yaml"))[:1]:
+        expected += f"; trb table {results.parent} shows finished runs"
+    return refuse(f"{key}.path", path, expected)
+
+
+def _vocabulary(name: str, setup: Setup) -> Vocabulary:
+    """The setup's vocabulary; missing values are those of the teacher, whose tokenizer is used."""
+    vocabulary = setup.vocabulary
+    if vocabulary.size and vocabulary.valid:
+        return vocabulary
+    folder = local_folder(setup.teacher) or local_folder(setup.student)
+    if folder is None:
+        return vocabulary
+    of_folder = vocabulary_of(name, folder)
+    return Vocabulary(vocabulary.size or of_folder.size, vocabulary.valid or of_folder.valid)

@@ -1,0 +1,192 @@
+"""One writer for each unit: a lock file beside the run directories, `.locks/<unit id>.lock`.
+
+Between processes of one host the kernel's lock decides, and it goes with its process however that
+ends. Some shared file systems do not carry such a lock to other hosts. The holder therefore notes
+itself in the file and touches it every HEARTBEAT_S: a note of another host on a file that was
+touched within STALE_AFTER_S means that the unit is taken. The note of a host that died looks alive
+until then, which is why a sweep asks again for LEASE_PATIENCE_S.
+
+The heartbeat keeps other hosts out while the holder works. Two hosts that find a stale note in the
+same instant could both take it; only the lock, where the file system carries it, excludes that.
+
+`holder_of` only reads the note, which needs no lock and, on the holder's host, no write access.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from orchestrator.errors import LeaseHeld, UserError
+from orchestrator.liveness.processes import process_stat, take_lock
+
+HEARTBEAT_S = 15.0
+STALE_AFTER_S = 90.0
+# A killed predecessor's processes may still hold the unit, and a dead host's heartbeat looks alive
+# for a while.
+LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a lease; `started` tells it from a later process with its number.
+
+    `attempt` counts the holders in a row that died without letting go, and this one. `space` is the
+    Linux namespace of the number `pid`: containers with their host's name have their own numbers.
+    """
+
+    host: str
+    pid: int
+    started: str | None = None
+    attempt: int = field(default=1, compare=False)
+    space: str | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process that can be looked up here, if it still runs."""
+        return self.on_this_host and self.space in (None, _space())
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether the kernel here knows its locks."""
+        return self.host == socket.gethostname()
+
+
+class Lease:
+    """Held from construction until `release` or the end of the process. Raises LeaseHeld."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Appending, so that opening it neither empties the holder's note nor counts as a
+            # heartbeat.
+            self._file = path.open("a+")
+        except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+            raise UserError(f"{path}: cannot be locked ({error.strerror}); remove it") from None
+        if not take_lock(self._file, wait=False):
+            self._file.close()
+            raise LeaseHeld(f"{path.stem} is being run by {_holder(path) or 'another process'}")
+        # With the lock in hand a note of this host is of a process that is gone. One of another
+        # host may be of a process whose lock does not reach here, so its heartbeat is asked, by the
+        # clock of the file system that stamps it.
+        holder = _holder(path)
+        if holder and not holder.on_this_host and _beats(path, _file_system_time(path.parent)):
+            self._file.close()
+            raise LeaseHeld(f"{path.stem} is being run by {holder}")
+        self.attempt = holder.attempt + 1 if holder else 1
+        self._file.truncate(0)
+        note = Holder(
+            socket.gethostname(), os.getpid(), _start_of(os.getpid()), self.attempt, _space()
+        )
+        self._file.write(json.dumps(asdict(note)))
+        self._file.flush()
+        self._ended = threading.Event()
+        threading.Thread(target=self._beat, daemon=True, name="lease").start()
+
+    def release(self, remove: bool = False) -> None:
+        """Let others work on the unit. The note goes before the lock: no reader sees a past holder.
+
+        `remove` deletes the file, too. A process that had opened it and another that makes a new
+        one may then both hold the lease: `remove` is for work that may be done twice.
+        """
+        self._ended.set()
+        if not self._file.closed:
+            self._file.truncate(0)
+            if remove:
+                self.path.unlink(missing_ok=True)
+            self._file.close()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            with suppress(FileNotFoundError):  # removed by hand, or released in this instant
+                os.utime(self.path)
+
+
+def holder_of(path: Path) -> Holder | None:
+    """The process that holds the lease now, by its file; None also for a file of another form.
+
+    A process of this host is looked up. One of another host, or of another container, is believed
+    while it beats, by the clock that stamps its beats; by this host's only if the folder cannot be
+    written to.
+    """
+    holder = _holder(path)
+    if holder is None:
+        return None
+    if holder.is_here:
+        return holder if _runs(holder) else None
+    try:
+        now = _file_system_time(path.parent)
+    except OSError:
+        now = time.time()
+    return holder if _beats(path, now) else None
+
+
+def _holder(path: Path) -> Holder | None:
+    """The note in the file; None if it holds none, or anything else."""
+    try:
+        note = json.loads(path.read_bytes())
+        host, pid, attempt = note["host"], note["pid"], note.get("attempt", 1)
+        holder = Holder(host, pid, note.get("started"), attempt, note.get("space"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    valid = type(host) is str and type(pid) is int and pid > 0 and type(attempt) is int
+    return holder if valid else None
+
+
+def _space() -> str | None:
+    """The namespace of this process's numbers, `pid:[4026531836]`; None on other systems."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _runs(holder: Holder) -> bool:
+    """Whether the process of this host that wrote the note still runs.
+
+    A later process may have its pid, but not its start.
+    """
+    try:
+        os.kill(holder.pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        pass
+    start = _start_of(holder.pid)
+    return start is None or holder.started is None or start == holder.started
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process started, in clock ticks since the host did.
+
+    Empty if it has ended and waits to be reaped, None if it is gone or the system does not say.
+    """
+    stat = process_stat(pid)
+    if stat is None:
+        return None
+    return "" if stat[0] in ("Z", "X") else stat[19]
+
+
+def _beats(path: Path, now: float) -> bool:
+    """Whether the holder touched the file lately."""
+    try:
+        return now - path.stat().st_mtime < STALE_AFTER_S
+    except OSError:
+        return False
+
+
+def _file_system_time(folder: Path) -> float:
+    """The time by the clock that stamps files in `folder`; a file server has its own clock."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime

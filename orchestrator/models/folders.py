@@ -1,0 +1,201 @@
+"""Reads model folders on this machine: can they be loaded, and what sizes and ids do they have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Model, Shape, Vocabulary
+from orchestrator.data.cache import cached
+from orchestrator.data.files import folder_sha256
+from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.models.identity import digest
+
+CONFIG_KEYS = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+}
+MODEL_TYPE = "qwen3"  # the type that engines train, count and share over GPUs
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.json",
+    "tokenizer.model",
+)  # one of them is enough for transformers
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_NAMED = 10  # types of models in a message
+
+
+def local_folder(model: Model) -> Path | None:
+    """The folder of a model on this machine; None for a hub id or a recipe."""
+    folder = Path(model.path or "").expanduser()
+    return folder if model.path and model.recipe is None and folder.is_dir() else None
+
+
+def check_folder(
+    key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False
+) -> None:
+    """UserError that begins with `key` unless a model folder can be loaded; reads a few KiB of each
+    file.
+
+    Its type must be one of `types`, if any are given. A setup uses its teacher's tokenizer; a
+    student's folder needs none.
+    """
+    _check_type(key, folder, types)
+    names = {WEIGHTS}
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        parts = _json(key, folder / INDEX).get("weight_map")
+        names = set(map(str, parts.values())) if isinstance(parts, dict) else set()
+        if not names:
+            raise UserError(
+                f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder"
+            )
+    for name in sorted(names):
+        _check_safetensors(key, folder / name)
+    if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(
+            f"{key}: {folder} has no tokenizer.json: expected the tokenizer that both models are used with"
+        )
+
+
+def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
+    """UserError unless the model_type in `folder` is one of `types`, or any text where these are
+    empty.
+    """
+    found = _json(key, folder / "config.json").get("model_type")
+    if not isinstance(found, str) or (types and found not in types):
+        right = (
+            " or ".join(types)
+            if 0 < len(types) < MOST_NAMED
+            else "the type of a transformers model"
+        )
+        raise refuse(
+            f"{key}: model_type",
+            found,
+            f"{right} in {folder / 'config.json'}{did_you_mean(str(found), types)}",
+        )
+
+
+def _check_safetensors(key: str, file: Path) -> None:
+    """UserError unless the file is as long as its header says: 8 bytes with the header's length,
+    JSON, then tensors.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length)) if 0 < length <= size - 8 else {}
+        ends = [
+            entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
+        ]
+        whole = bool(header) and 8 + length + max(ends, default=0) == size
+    except OSError as error:
+        raise UserError(
+            f"{key}: {file}: {error.strerror or error}: expected weights as safetensors"
+        ) from None
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError, IndexError):
+        whole = False
+    if not whole:
+        raise UserError(f"{key}: {file} is cut off or no safetensors file; copy the weights again")
+
+
+def describe(key: str, folder: Path) -> tuple[Shape, int]:
+    """Shape and stop id of the model in `folder`, from its configuration. UserError if a value is
+    missing.
+    """
+    _check_type(key, folder, (MODEL_TYPE,))
+    config = _json(key, folder / "config.json")
+    numbers: dict[str, int] = {}
+    for ours, theirs in CONFIG_KEYS.items():
+        value = config.get(theirs)
+        if isinstance(value, int):
+            numbers[ours] = value
+        else:
+            raise refuse(
+                f"{key}.shape.{ours}", value, f"a number as {theirs} in {folder / 'config.json'}"
+            )
+    return Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False))), _stop_id(
+        key, folder, config
+    )
+
+
+def vocabulary_of(key: str, folder: Path) -> Vocabulary:
+    """Number of embedding rows, and of ids of the tokenizer in `folder`. UserError if a value is
+    missing.
+    """
+    size = _json(key, folder / "config.json").get("vocab_size")
+    if not isinstance(size, int):
+        raise refuse(f"{key}: vocab_size", size, f"a number in {folder / 'config.json'}")
+    return Vocabulary(size, 1 + max(token_ids(key, folder).values()))
+
+
+def token_ids(key: str, folder: Path) -> dict[str, int]:
+    """Token → id of the tokenizer.json in `folder`. UserError that begins with `key` if it cannot
+    be read.
+    """
+    tokenizer = _json(key, folder / "tokenizer.json")
+    try:
+        entries = tokenizer["model"][
+            "vocab"
+        ]  # a mapping, or with unigrams a list of [token, score]
+        ids = (
+            dict(entries)
+            if isinstance(entries, dict)
+            else {entry[0]: i for i, entry in enumerate(entries)}
+        )
+        ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
+        return {str(token): int(number) for token, number in ids.items()}
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise UserError(
+            f"{key}: {folder / 'tokenizer.json'} has no vocabulary; give vocabulary and eos"
+        ) from None
+
+
+def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
+    """The first stop id of the generation settings, else of the model's configuration, else the
+    tokenizer's.
+    """
+    generation = folder / "generation_config.json"
+    for settings in (_json(key, generation) if generation.is_file() else {}, config):
+        ids = settings.get("eos_token_id")
+        first = ids[0] if isinstance(ids, list) and ids else ids
+        if isinstance(first, int):
+            return first
+    tokenizer = folder / "tokenizer_config.json"
+    token = _json(key, tokenizer).get("eos_token") if tokenizer.is_file() else None
+    text = token.get("content") if isinstance(token, dict) else token
+    known = token_ids(key, folder) if text else {}
+    if text not in known:
+        raise refuse(
+            f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say"
+        )
+    return known[text]
+
+
+def _json(key: str, file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{key}: {file} is missing or broken: expected a Hugging Face model folder"
+        ) from None
+    return found
+
+
+def content_sha256(folder: Path) -> str:
+    """`folder_sha256`, which reads gigabytes, cached while names, sizes and times of the files stay
+    the same.
+    """
+    files = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
+    stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    try:
+        return cached(f"folder-{digest(stamps)}.sha256", lambda: folder_sha256(folder))
+    except UserError:  # no cache folder to write to
+        return folder_sha256(folder)

@@ -1,0 +1,68 @@
+"""Ids of models, and how ids are made: digests of configuration keys, which are named one by one.
+
+`experiment.identity` makes the ids of units and evaluations in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.config import Model, Optimizer, Recipe, Setup
+from orchestrator.data.benchmarks import BENCHMARKS
+
+Models = Mapping[
+    str, dict[str, Any]
+]  # role → the values that fix that model; see `made_models.models_of`
+
+RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
+VOCABULARY = ("size", "valid")
+# Keys added after the first ids were in use: they count only if they differ from their default.
+LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",), Recipe: ("dtype",)}
+
+
+def digest(value: Any) -> str:
+    """8 hex digits of the sha256 of `value` as canonical JSON."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
+    """The named keys of a configuration object, and its keys under LATER that differ from their
+    default.
+    """
+    chosen = {key: getattr(value, key) for key in keys}
+    for kind, later in LATER.items():
+        if isinstance(value, kind):
+            chosen |= {
+                key: getattr(value, key)
+                for key in later
+                if getattr(value, key) != getattr(kind(), key)
+            }
+    return chosen
+
+
+def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
+    """The identity of a model before it is made: its revision, or its recipe with shape and
+    tokenizer.
+
+    Units trained from a made model count its weights instead; see `made_models.models_of`.
+    """
+    if model.recipe is None:
+        return {"revision": model.revision}
+    return {
+        "recipe": part(model.recipe, RECIPE),
+        "shape": part(model.shape, SHAPE),
+        "eos": model.eos,
+        "tokenizer": setup.tokenizer,
+        "vocabulary": part(setup.vocabulary, VOCABULARY),
+        "world": world(),
+    }
+
+
+def world() -> Any:
+    """The identity of the embedded world, from which arithmetic problems and examples come."""
+    return BENCHMARKS["arithmetic_short"].identity()["world"]

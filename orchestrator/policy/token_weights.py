@@ -1,0 +1,80 @@
+"""Weights of response tokens in a term of an objective, from what sampling and scoring recorded.
+
+Shapes: N response tokens of any number of responses; B responses of T positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from orchestrator.policy.spec import (
+    Everywhere,
+    FallingWithDiscrepancy,
+    TeacherKeeps,
+    TeacherPrefers,
+    TeacherUncertain,
+    Unlikely,
+)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Numbers at the sampled tokens, each (N,)."""
+
+    log_p: Tensor  # under the student that sampled, nats
+    log_q: Tensor  # under the teacher, nats
+    entropy: Tensor  # H(q), nats
+    before: Tensor  # share in [0, 1] of the response's discrepancy that lies before the token
+
+
+def discrepancy_before(log_p: Tensor, log_q: Tensor, mask: Tensor) -> Tensor:
+    """Share of Σ|log q − log p| of each response that lies before each position: (B, T) → (B, T).
+
+    `mask` is True at response positions. A response without any discrepancy has the share 0.
+    """
+    gaps = torch.where(mask, (log_q - log_p).abs(), 0.0)
+    total = gaps.sum(-1, keepdim=True)
+    return (gaps.cumsum(-1) - gaps) / torch.where(total > 0, total, 1.0)
+
+
+@singledispatch
+def weigh(where: object, recorded: Recorded) -> Tensor:
+    """Weight of each token, (N,). A new rule registers its function with `@weigh.register`."""
+    raise TypeError(f"no weights are registered for {type(where).__name__}")
+
+
+@weigh.register
+def _everywhere(where: Everywhere, recorded: Recorded) -> Tensor:
+    return torch.ones_like(recorded.log_p)
+
+
+@weigh.register
+def _teacher_uncertain(where: TeacherUncertain, recorded: Recorded) -> Tensor:
+    above = recorded.entropy > where.nats
+    return (above ^ where.inverted).to(recorded.log_p.dtype)
+
+
+@weigh.register
+def _teacher_keeps(where: TeacherKeeps, recorded: Recorded) -> Tensor:
+    kept = (recorded.log_q - recorded.log_p).exp().clamp_max(1.0)
+    return 1 - kept if where.inverted else kept
+
+
+@weigh.register
+def _teacher_prefers(where: TeacherPrefers, recorded: Recorded) -> Tensor:
+    preferred = recorded.log_q > recorded.log_p
+    return (preferred ^ where.inverted).to(recorded.log_p.dtype)
+
+
+@weigh.register
+def _unlikely(where: Unlikely, recorded: Recorded) -> Tensor:
+    return (recorded.log_p.exp() < where.probability).to(recorded.log_p.dtype)
+
+
+@weigh.register
+def _falling(where: FallingWithDiscrepancy, recorded: Recorded) -> Tensor:
+    return 1 + (where.most - 1) * (1 - recorded.before)

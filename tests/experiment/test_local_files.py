@@ -1,0 +1,418 @@
+"""Benchmarks and models of one's own: files named by their path, with everything else read off
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.table.build import results_table
+from analysis.table.formats import FORMATS
+from orchestrator.cli import main
+from orchestrator.commands import doctor
+from orchestrator.config import Experiment, Setup, Shape
+from orchestrator.data.files import folder_sha256
+from orchestrator.errors import UserError
+from orchestrator.experiment.evaluation_protocol import evaluation_ids
+from orchestrator.experiment.load import load_experiment, load_setup
+from orchestrator.experiment.resolved import RECORD
+from orchestrator.experiment.units import expand
+from orchestrator.monitor import status
+from orchestrator.planning import as_json, plan
+from orchestrator.selection.results_folder import claim
+from orchestrator.selection.study import Study
+from orchestrator.sweep.prepare import check_models, prepare
+from tests.fake_runs import units_of, write_run
+from tests.sweeps import TINY_SETUP, write_experiment
+from tests.without_ray import made_here
+
+ROWS = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(5)]
+CONFIG = {
+    "vocab_size": 64,
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 96,
+    "tie_word_embeddings": True,
+    "model_type": "qwen3",
+}
+HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + b"1234"
+SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=96, tied=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRB_DATA_DIR", raising=False)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def with_benchmark(folder: Path, key: str = "mine", **run: Any) -> Experiment:
+    benchmarks = {"arithmetic_short": None, key: run}
+    return load_experiment(
+        write_experiment(folder, {"vanilla": {}}, evaluation={"benchmarks": benchmarks})
+    )
+
+
+# --- benchmarks ---
+
+
+def test_a_file_is_a_benchmark_under_any_key(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "my.jsonl")
+    experiment = with_benchmark(tmp_path, "my-2.set", path=str(path), n=4)
+    run = experiment.setups["tiny"].evaluation.benchmarks["my-2.set"]
+    assert (run.problems, run.revision) == (5, hashlib.sha256(path.read_bytes()).hexdigest())
+    [note] = experiment.notes
+    assert note.endswith(f"to pin it: evaluation.benchmarks.my-2.set.revision={run.revision}")
+    made = as_json.totals(plan.make_plan(experiment))
+    assert made["evaluation"]["generations"] == 6 * 5 * 4
+
+
+def test_its_content_is_its_identity(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "my.jsonl")
+    first = evaluation_ids(with_benchmark(tmp_path, path=str(path)).setups["tiny"])
+    moved = write_rows(tmp_path / "elsewhere.jsonl")
+    pinned = with_benchmark(
+        tmp_path, path=str(moved), revision=hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+    assert evaluation_ids(pinned.setups["tiny"]) == first
+    assert pinned.notes == ()
+    write_rows(path, ROWS[:4])
+    assert evaluation_ids(with_benchmark(tmp_path, path=str(path)).setups["tiny"]) != first
+
+
+def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
+    write_rows(tmp_path / "my.jsonl")
+    experiment = with_benchmark(tmp_path, path=str(tmp_path / "my.jsonl"), n=4, title="My sums")
+    units, runs = expand(experiment), tmp_path / "runs"
+    write_run(runs, experiment, units_of(units, "vanilla")[0], {2: [1], 4: [3]}, steps=10)
+    found = {unit.kind: unit.score for unit in status.collect(Study(experiment, units, runs))}
+    assert found["trial"] == 0.75
+    table = json.loads(FORMATS["json"](results_table(Study(experiment, units, runs))))
+    assert [column["benchmark"] for column in table["columns"]] == ["avg", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("key", "run", "words"),
+    [
+        ("mine", {"n": 4}, r"mine: unknown benchmark: .* arithmetic_short, .* path=FILE"),
+        ("math50", {"n": 4}, r"math50: unknown .*did you mean math500\?"),
+        ("mine", {"path": "gone.jsonl"}, r"mine.path: 'gone.jsonl': .* \(not in /.*\)"),
+        ("mine", {"path": "my.jsonl", "revision": "abc"}, "mine.revision: 'abc': .* sha256 of"),
+        ("mine", {"path": "half.jsonl"}, "half.jsonl line 1: no field answer"),
+        ("mine", {"path": "a/b"}, "mine.revision: None: .* commit .* of the hub dataset a/b"),
+        ("mine", {"path": "a/b", "revision": "0" * 40}, "mine.problems: None: expected"),
+        ("my set", {"path": "my.jsonl"}, "evaluation.benchmarks: 'my set': expected letters"),
+        ("avg", {"path": "my.jsonl"}, "evaluation.benchmarks: 'avg': expected letters"),
+        ("../up", {"path": "my.jsonl"}, "evaluation.benchmarks: '../up': expected letters"),
+        ("amc23", {"path": "my.jsonl", "problems": 5}, "amc23.problems: 5: expected 40"),
+        ("mine", {"path": "empty.jsonl"}, "mine.problems: 0: expected the number of its rows"),
+        ("mine", {"path": "broken.jsonl"}, "broken.jsonl line 1: not valid JSON"),
+    ],
+)
+def test_benchmarks_that_are_none(
+    key: str, run: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "my.jsonl")
+    write_rows(tmp_path / "empty.jsonl", [])
+    write_rows(tmp_path / "half.jsonl", [{"problem": "1+1"}])
+    (tmp_path / "broken.jsonl").write_text("{\n")
+    with pytest.raises(UserError, match=words):
+        with_benchmark(tmp_path, key, **run)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question"),
+        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer or solution"),
+    ],
+)
+def test_rows_that_lack_a_field(
+    row: dict[str, str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_rows(tmp_path / "my.jsonl", [row])
+    file = write_experiment(
+        tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"mine": {"path": str(path)}}}
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", str(file), "--runs", str(tmp_path / "runs")])
+    err = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert f"{path} {words}" in err[-1]
+
+
+# --- models ---
+
+
+def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
+    folder.mkdir(parents=True)
+    vocabulary = {chr(33 + i): i for i in range(50)}
+    added = [{"id": 60, "content": "<end>"}, {"id": 61, "content": "<|im_end|>"}]
+    documents = {
+        "config": CONFIG | config,
+        "generation_config": {"eos_token_id": eos},
+        "tokenizer": {"model": {"vocab": vocabulary}, "added_tokens": added},
+        "tokenizer_config": {"eos_token": "<|im_end|>"},
+    }
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    return folder
+
+
+def own_setup(
+    folder: Path, student: dict[str, Any], teacher: dict[str, Any], **changes: Any
+) -> Path:
+    """An experiment on a setup of two models that says nothing else of them."""
+    path = write_experiment(folder, {"vanilla": {}})
+    left_out = ("tokenizer", "vocabulary", "student", "teacher")
+    setup = {key: value for key, value in TINY_SETUP.items() if key not in left_out}
+    (folder / "setups" / "tiny.yaml").write_text(
+        yaml.safe_dump(setup | {"student": student, "teacher": teacher} | changes)
+    )
+    return path
+
+
+@dataclass
+class Pair:
+    """Two model folders, and an experiment on them."""
+
+    student: Path
+    teacher: Path
+    path: Path
+
+    @property
+    def setup(self) -> Setup:
+        return load_experiment(self.path).setups["tiny"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    student = write_model(tmp_path / "student")
+    teacher = write_model(
+        tmp_path / "teacher", [61, 60], num_hidden_layers=5, tie_word_embeddings=False
+    )
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    return Pair(student, teacher, path)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_local_pair_is_read_off_its_folders(pair: Pair) -> None:
+    setup = pair.setup
+    assert setup.student.shape == SHAPE
+    assert setup.teacher.shape == replace(SHAPE, layers=5, tied=False)
+    assert (setup.student.eos, setup.teacher.eos) == (60, 61)
+    assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
+    assert setup.student.revision == folder_sha256(pair.student)
+    notes = load_experiment(pair.path).notes
+    for note, role in zip(notes, ("student", "teacher"), strict=True):
+        folder = getattr(pair, role)
+        assert note.startswith(f"tiny.{role}: the sha256 of {folder}")
+        assert note.endswith(f"revision: {folder_sha256(folder)}")
+
+
+def test_a_pair_that_reads_ids_differently_is_refused(pair: Pair, tmp_path: Path) -> None:
+    edit(pair.teacher / "tokenizer.json", "<end>", "<stop>")
+    message = "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher"
+    with pytest.raises(UserError, match=rf"^{message}.*\(1 of 52 ids differ\)$"):
+        check_models("tiny", pair.setup, tmp_path / "runs")
+
+
+def test_tokens_of_one_model_alone_make_no_difference(pair: Pair, tmp_path: Path) -> None:
+    edit(
+        pair.teacher / "tokenizer.json",
+        '"added_tokens": [',
+        '"added_tokens": [{"id": 62, "content": "<think>"}, ',
+    )
+    check_models("tiny", pair.setup, tmp_path / "runs")
+
+
+def test_a_pair_of_which_one_is_made_here_is_compared_once_it_is_made(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    made = load_experiment(write_experiment(tmp_path, {"vanilla": {}}))
+    teacher = Path(made_here(made, runs)["tiny"][1].path)
+    others = shutil.copytree(teacher, tmp_path / "teacher")
+    edit(others / "tokenizer.json", '"+"', '"plus"')
+    own = {"path": str(others), "eos": 46}
+    tokenizer = TINY_SETUP["tokenizer"]
+    path = own_setup(tmp_path, TINY_SETUP["student"], own, tokenizer=tokenizer)
+    setup = load_experiment(path).setups["tiny"]
+    shutil.rmtree(runs)
+    check_models("tiny", setup, runs)  # there is no student yet
+    with pytest.raises(UserError, match=r"^tiny: token .* is '\+' to the student and 'plus' to"):
+        prepare({"tiny": setup}, runs, lambda *_: None)
+
+
+def test_finished_runs_of_models_that_are_gone_are_looked_at_by_their_results_folder(
+    pair: Pair, tmp_path: Path
+) -> None:
+    experiment = load_experiment(pair.path)
+    units = expand(experiment)
+    folder = claim(Study(experiment, units, tmp_path / "runs"))
+    shutil.rmtree(pair.student)
+    shutil.rmtree(pair.teacher)
+    with pytest.raises(UserError, match=r"student.path: .*a model folder"):
+        load_experiment(pair.path)
+    again = expand(load_experiment(folder / RECORD))
+    assert [unit.id for unit in again] == [unit.id for unit in units]
+
+
+def test_another_content_is_another_model(pair: Pair) -> None:
+    before = pair.setup.student.revision
+    (pair.student / "model.safetensors").write_bytes(b"other weights")
+    assert pair.setup.student.revision == folder_sha256(pair.student) != before
+
+
+def test_what_is_given_stands(pair: Pair, tmp_path: Path) -> None:
+    given = {"path": str(pair.student), "eos": 3, "revision": "a" * 64, "shape": {"layers": 7}}
+    path = own_setup(tmp_path, given, {"path": str(pair.teacher)})
+    student = load_experiment(path).setups["tiny"].student
+    assert (student.eos, student.revision) == (3, "a" * 64)
+    assert student.shape == replace(SHAPE, layers=7)
+
+
+def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(pair: Pair) -> None:
+    (pair.student / "generation_config.json").unlink()
+    assert pair.setup.student.eos == 61
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"revision": 0}, "tiny.yaml: student.revision: 0: .*leave it out at first"),
+        ({"revision": "0" * 64}, "tiny.student.revision: '000.*': expected left out at first"),
+        ({"path": "./gone"}, r"tiny.student.path: './gone'.*tiny.yaml"),
+        (
+            {"path": "Qwen/Qwen3", "revision": "a" * 40},
+            r"tiny.student.shape.layers: no value: expected .* ≥ 1",
+        ),
+        ({"pat": "x"}, "tiny.yaml: student.pat: unknown key"),
+        ({"path": "studnet"}, "tiny.student.path: 'studnet'.*revision: COMMIT"),
+    ],
+)
+def test_models_that_cannot_be_used(
+    changes: dict[str, Any], words: str, pair: Pair, tmp_path: Path
+) -> None:
+    path = own_setup(tmp_path, {"path": str(pair.student)} | changes, {"path": str(pair.teacher)})
+    with pytest.raises(UserError, match=words):
+        load_experiment(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.json", "{", "tiny.student: .*config.json is missing or broken"),
+        ("config.json", json.dumps(CONFIG | {"head_dim": None}), "student.shape.head_dim: None"),
+        ("tokenizer.json", "{}", "tiny: .*tokenizer.json has no vocabulary"),
+    ],
+)
+def test_folders_that_do_not_say(file: str, content: str, words: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "student")
+    (folder / file).write_text(content)
+    with pytest.raises(UserError, match=words):
+        load_experiment(own_setup(tmp_path, {"path": str(folder)}, {"path": str(folder)}))
+
+
+def test_a_setup_by_the_path_of_its_file(tmp_path: Path) -> None:
+    write_experiment(tmp_path, {"vanilla": {}})
+    assert load_setup(str(tmp_path / "setups" / "tiny.yaml")).title == "Tiny"
+
+
+def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, {"vanilla": {}}, training={"steps": 0})
+    with pytest.raises(UserError, match=rf"training.steps: 0: expected .* \({path}\)"):
+        load_experiment(path)
+    with pytest.raises(UserError, match=r"training.steps: 0: expected .* ≤ 1,000,000$"):
+        load_experiment(path, ["training.steps=0"])
+
+
+CUT, NONE_THERE = "/model.safetensors is cut off", ": No such file or directory"
+INDEX = {"weight_map": {"w": "model-1-of-1.safetensors"}}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),  # file → content, None where it is missing
+    [
+        ({"model.safetensors": None}, f"{{}}/model.safetensors{NONE_THERE}"),
+        ({"model.safetensors": WEIGHTS[:-1]}, f"{{}}{CUT}"),
+        ({"model.safetensors": WEIGHTS[:20]}, f"{{}}{CUT}"),
+        ({"model.safetensors": b""}, f"{{}}{CUT}"),
+        ({"model.safetensors": (2**62).to_bytes(8, "little") + HEADER}, f"{{}}{CUT}"),
+        ({"model.safetensors": WEIGHTS.replace(b"{", b"[")}, f"{{}}{CUT}"),
+        (
+            {"model.safetensors": None, "model.safetensors.index.json": json.dumps(INDEX).encode()},
+            f"{{}}/model-1-of-1.safetensors{NONE_THERE}",
+        ),
+        (
+            {"model.safetensors": None, "model.safetensors.index.json": b"{}"},
+            "{}/model.safetensors.index.json is broken",
+        ),
+        (
+            {"config.json": json.dumps(CONFIG | {"model_type": "llama"}).encode()},
+            "model_type: 'llama': expected qwen3 in {}/config.json",
+        ),
+        (
+            {"config.json": json.dumps(CONFIG | {"model_type": None}).encode()},
+            "model_type: None: expected qwen3 in {}/config.json",
+        ),
+        ({"tokenizer.json": None}, "{} has no tokenizer.json"),
+    ],
+)
+def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
+    files: dict[str, bytes | None],
+    words: str,
+    pair: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = own_setup(
+        tmp_path,
+        {"path": str(pair.student)},
+        {"path": str(pair.teacher)},
+        vocabulary={"size": 64, "valid": 62},  # so that the tokenizer is not read for them
+    )
+    for name, content in files.items():
+        if content is None:
+            (pair.teacher / name).unlink()
+        else:
+            (pair.teacher / name).write_bytes(content)
+    for command in ("plan", "submit"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, str(path), "--runs", str(tmp_path / "runs")])
+        shown = capsys.readouterr()
+        line = shown.err.splitlines()[-1]
+        assert (ended.value.code, shown.out) == (2, "")
+        assert line.startswith(f"trb: tiny.teacher: {words.format(pair.teacher)}")
+    finding = doctor._run("tiny models", lambda: doctor._models("tiny", pair.setup, tmp_path))
+    assert (finding.verdict, f"trb: {finding.detail}") == ("fail", line)
+
+
+def test_a_model_in_parts_is_whole_and_a_student_needs_no_tokenizer(
+    pair: Pair, tmp_path: Path
+) -> None:
+    (pair.student / "tokenizer.json").unlink()
+    (pair.teacher / "model.safetensors").rename(pair.teacher / "model-1-of-1.safetensors")
+    (pair.teacher / "model.safetensors.index.json").write_text(json.dumps(INDEX))
+    check_models("tiny", pair.setup, tmp_path / "runs")

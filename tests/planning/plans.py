@@ -1,0 +1,45 @@
+"""Plans of shipped experiments, as the tests of this folder make and show them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from rich.console import Console
+
+from orchestrator.config import Experiment
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import Unit, expand
+from orchestrator.planning import plan, view
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
+from tests.sweeps import ROOT
+
+T = TypeVar("T")
+Loaded = tuple[Experiment, list[Unit]]
+EXPERIMENTS = ROOT / "experiments"
+PAPER = EXPERIMENTS / "paper.yaml"
+SMALL = ("setups=[qwen3-0.6b]", "evaluation.benchmarks.olympiadbench_674=null")
+
+
+def known(value: T | None) -> T:
+    """A value that must not be missing."""
+    assert value is not None
+    return value
+
+
+def paper(*overrides: str) -> Loaded:
+    """The smaller setup of the paper, and its units."""
+    experiment = load_experiment(PAPER, (*SMALL, *overrides))
+    return experiment, expand(experiment)
+
+
+def planned(*overrides: str, name: str = "paper", gpu: Gpu = GPUS[DEFAULT_GPU]) -> plan.Plan:
+    """The plan of a whole experiment."""
+    return plan.make_plan(load_experiment(EXPERIMENTS / f"{name}.yaml", overrides), gpu=gpu)
+
+
+def shown(made: plan.Plan, machines: view.Machines | None = None, width: int = 400) -> str:
+    """A plan as a terminal shows it, with the assumptions where it is wide enough for them."""
+    console = Console(width=width, color_system=None)
+    with console.capture() as text:
+        console.print(view.render(made, machines, [] if width == 400 else None))
+    return text.get()
