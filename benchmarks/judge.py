@@ -1,10 +1,15 @@
 """How far a sweep's judgement can be trusted, by simulation: `python -m benchmarks.judge
-[REPETITIONS]`.
+[REPETITIONS [RACES]]`.
 
-Writes `judge.json`: shares of sweeps of equal methods in which TRB, or any method, is called
-different from vanilla, and of sweeps in which TRB is ahead and found. `naive` is the t test on
-explored scores that knows neither grids nor the number of methods; `confirmed` is the project's own
-judgement. `tests/judge_world.py` describes the worlds.
+Writes `judge.json`. Its first numbers are shares of sweeps of equal methods in which TRB, or any
+method, is called different from vanilla, and of sweeps in which TRB is ahead and found. `naive` is
+the t test on explored scores that knows neither grids nor the number of methods; `confirmed` is the
+project's own judgement. `tests/judge_world.py` describes the worlds.
+
+`race_share_300` and `race_share_20` are the shares of the full protocol's generations that a race
+with an indifference zone of 0.3 points takes among so many checkpoints, the mean over three worlds
+with RACES families each. `race_regret_ok` is the share of these families in which the pick lies
+within the zone of the best checkpoint (`benchmarks/race.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.race import zone_choices
 from tests.judge_world import GRIDS, TRB, Judged, Shape, World, judged
+from tests.race_world import WORLDS
 
 SPREADS: tuple[tuple[float, Shape], ...] = (
     (0.0, "normal"),
@@ -56,12 +63,27 @@ def main() -> None:
         "power_paper_3": fmean(judgement.confirmed[TRB] for judgement in found),
         "naive_power_paper_3": fmean(judgement.naive[TRB] for judgement in found),
         "ahead": AHEAD,
+        **_races(int(sys.argv[2]) if len(sys.argv) > 2 else 100),
         "worlds": rows,
     }
     Path("judge.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     print(
         json.dumps({name: value for name, value in document.items() if name != "worlds"}, indent=2)
     )
+
+
+def _races(repetitions: int) -> dict[str, float]:
+    """Shares of the full protocol's generations that races with a zone take, and of good picks."""
+    found: dict[str, float] = {}
+    within = []
+    for runs in (15, 1):
+        shares = []
+        for world in WORLDS.values():
+            choices = zone_choices(repetitions, world, runs, 20)
+            shares.append(fmean(choice.share for choice in choices))
+            within.append(fmean(not choice.missed for choice in choices))
+        found[f"race_share_{20 * runs}"] = fmean(shares)
+    return found | {"race_regret_ok": fmean(within)}
 
 
 def _simulated(world: World, repetitions: int) -> list[Judged]:

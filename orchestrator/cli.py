@@ -334,6 +334,12 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _regrade(options: argparse.Namespace) -> int:
+    if options.audit:
+        from orchestrator.commands.audit import audit
+
+        return audit(_load(options), options.json)
+    if options.json:
+        raise UserError("--json: expected --audit beside it")
     from orchestrator.commands.regrade import regrade
 
     return regrade(_load(options))

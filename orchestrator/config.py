@@ -20,6 +20,7 @@ from orchestrator.rules import (
     Must,
     Natural,
     Number,
+    Points,
     Positive,
     Probability,
     Section,
@@ -353,6 +354,10 @@ class Evaluation(Section):
         Probability,
         "Bound on the probability that a race drops the checkpoint that `full` would select.",
     ] = 0.05
+    indifference: Annotated[
+        Points,
+        "A race ends once no checkpoint can lie more than so many points above the leader; 0: never.",
+    ] = 0.0
     rescore: Annotated[
         Flag, "Whether the selected checkpoint is evaluated again on fresh samples."
     ] = True

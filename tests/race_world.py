@@ -8,7 +8,7 @@ candidates (runs × steps), P problems.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ class World:
 class Outcome:
     """A race beside the full protocol: picks, the score lost in [0, 1], generations as a share of
     the full ones.
+
+    `loss` is of the full protocol's scores. `regret` is of true rates: the best candidate's minus
+    the pick's; `full_regret` is that of the full protocol.
     """
 
     pick: int
@@ -52,6 +55,8 @@ class Outcome:
     loss: float
     share: float
     alive: tuple[int, ...]  # candidates at each rung
+    regret: float = 0.0
+    full_regret: float = 0.0
 
     @property
     def same(self) -> bool:
@@ -100,38 +105,60 @@ def samples(
 
 
 def play(
-    suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple[int, ...]], error: float
+    suites: tuple[Suite, ...],
+    correct: list[list[Ints]],
+    sizes: list[tuple[int, ...]],
+    error: float,
+    zone: float = 0.0,
 ) -> Outcome:
-    """A race over `samples`: a sole survivor goes to full n at once."""
+    """A race over `samples`: a sole survivor goes to full n at once, unless there is a zone."""
     candidates, full = len(correct[0][0]), sizes[-1]
-    means = np.mean(
-        [right[-1].mean(axis=1) / n for right, n in zip(correct, full, strict=True)], axis=0
-    )
+    means = full_means(correct, full)
+    bound = race.Race(error, len(sizes), zone)
     alive, generations, before, counted = np.arange(candidates), 0, (0,) * len(full), []
     for rung, size in enumerate(sizes):
+        if zone and len(alive) == 1:
+            break
         now = size if len(alive) > 1 else full
         generations += len(alive) * _cost(suites, now) - len(alive) * _cost(suites, before)
         before, counted = now, [*counted, len(alive)]
-        if rung + 1 < len(sizes):
+        if rung + 1 < len(sizes) and len(alive) > 1:
             counts = [
                 _counts(right[rung][alive], n, suite.n)
                 for right, n, suite in zip(correct, size, suites, strict=True)
             ]
-            alive = alive[race.survivors(counts, error, len(sizes))]
+            alive = alive[bound.survivors(counts)]
     pick, best = int(alive[means[alive].argmax()]), int(means.argmax())
     share = generations / (candidates * _cost(suites, full))
     return Outcome(pick, best, float(means[best] - means[pick]), share, tuple(counted))
 
 
+def full_means(correct: list[list[Ints]], full: tuple[int, ...]) -> Floats:
+    """Scores (C,) of the full protocol, unweighted over benchmarks."""
+    of_benchmarks = [right[-1].mean(axis=1) / n for right, n in zip(correct, full, strict=True)]
+    return np.mean(of_benchmarks, axis=0)
+
+
 def race_of(
-    seed: int, suites: tuple[Suite, ...], world: World, runs: int, steps: int, error: float = 0.05
+    seed: int,
+    suites: tuple[Suite, ...],
+    world: World,
+    runs: int,
+    steps: int,
+    error: float = 0.05,
+    zone: float = 0.0,
 ) -> Outcome:
-    """One family from its rates to the end of its race."""
-    rng, sizes = (
-        np.random.default_rng(seed),
-        evaluation_protocol.rung_sizes([suite.n for suite in suites]),
+    """One family from its rates to the end of its race; `zone` is a share, 0.003 for 0.3 points."""
+    rng = np.random.default_rng(seed)
+    sizes = evaluation_protocol.rung_sizes([suite.n for suite in suites], zone > 0)
+    of_family = rates(rng, suites, world, runs, steps)
+    outcome = play(suites, samples(rng, of_family, sizes), sizes, error, zone)
+    truth = np.mean([rate.mean(axis=1) for rate in of_family], axis=0)
+    return replace(
+        outcome,
+        regret=float(truth.max() - truth[outcome.pick]),
+        full_regret=float(truth.max() - truth[outcome.full_pick]),
     )
-    return play(suites, samples(rng, rates(rng, suites, world, runs, steps), sizes), sizes, error)
 
 
 def _rates(rng: np.random.Generator, suite: Suite, ability: Floats, runs: int) -> Floats:

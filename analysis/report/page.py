@@ -13,6 +13,7 @@ from pathlib import Path
 
 from analysis.costs import family_costs
 from analysis.figures import gantt
+from analysis.report.audit import audit_section
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.figures import figure, figures_section
@@ -96,6 +97,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         figures_section(study),
         excerpts_section(study),
         diagnostics_section(study, build.select(study)),
+        audit_section(study),
         costs_section(experiment, costs, *when),
         trials_section(study, statuses, path),
         parameters_section(experiment),

@@ -143,7 +143,11 @@ def _add_result_commands(commands: Commands) -> None:
     report.flag("--figures", "write the figures beside it, too, as PNG and PDF")
 
     text = "recount all scores with the present grader; no generation"
-    _experiment(commands, "regrade", text).description = (
+    regrade = _experiment(commands, "regrade", text)
+    text = "compare with math-verify alone instead: disagreements by benchmark, with examples"
+    regrade.flag("--audit", text)
+    regrade.flag("--json", "with --audit: a JSON document")
+    regrade.description = (
         "Count correct answers again, from the extracted answers that evaluations keep, with the "
         "present grader. Scores of an older grader's version are carried over to the present one, "
         "and their files stay. Extracted answers and the rewards of training stay."

@@ -16,6 +16,9 @@ from orchestrator.models.identity import digest
 FRESH = 1  # repetition of the samples that take no part in selection
 # Doublings, and one more rung where a few close candidates cost most (benchmarks/race.py compares).
 SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
+# Races with an indifference zone mostly end between 1/16 and 1/4. Rungs that grow by a half there
+# waste fewer samples than doublings, since a race seldom needs all samples of its last rung.
+ZONE_SHARES = tuple(Fraction(size, 64) for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
 
 
 def evaluation_id(setup: Setup, benchmark: str, grader: str | None = None) -> str:
@@ -55,7 +58,8 @@ def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
     full = {benchmark: full_samples(evaluation, benchmark) for benchmark in evaluation.benchmarks}
     if evaluation.budget == "full":
         return [full]
-    return [dict(zip(full, sizes, strict=True)) for sizes in rung_sizes(list(full.values()))]
+    sizes = rung_sizes(list(full.values()), evaluation.indifference > 0)
+    return [dict(zip(full, of_rung, strict=True)) for of_rung in sizes]
 
 
 def samples_at_once(evaluation: Evaluation, unit: OfKind) -> dict[str, int]:
@@ -70,12 +74,12 @@ def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
     return total if run.limit is None else min(run.limit, total)
 
 
-def rung_sizes(full: Sequence[int]) -> list[tuple[int, ...]]:
+def rung_sizes(full: Sequence[int], zone: bool = False) -> list[tuple[int, ...]]:
     """Samples for each problem at each rung, by benchmark; the last rung is `full`, and all rungs
-    differ.
+    differ. Races with an indifference `zone` have rungs of their own.
     """
     sizes: dict[tuple[int, ...], None] = {}
-    for share in SHARES:
+    for share in ZONE_SHARES if zone else SHARES:
         # Rounded up to whole numbers: n may be small, and each rung needs at least one sample.
         sizes[tuple(-(-n * share.numerator // share.denominator) for n in full)] = None
     return list(sizes)

@@ -7,6 +7,8 @@ checkpoints differ much, high where they hardly do. It is no bound.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from orchestrator.config import Setup
@@ -27,8 +29,21 @@ SIMULATED: dict[int, tuple[float, float]] = {
     180: (0.06, 0.13),
     300: (0.055, 0.12),
 }
-# Share of the full generations that every checkpoint got at once in the simulation.
-SIMULATED_FIRST_RUNG = 1 / 32
+# The same for races with an indifference zone of ZONE points.
+SIMULATED_WITH_ZONE: dict[int, tuple[float, float]] = {
+    1: (1 / 64, 1 / 64),
+    2: (0.033, 0.034),
+    3: (0.044, 0.046),
+    10: (0.067, 0.077),
+    20: (0.080, 0.099),
+    60: (0.041, 0.060),
+    120: (0.032, 0.050),
+    180: (0.026, 0.042),
+    300: (0.022, 0.037),
+}
+ZONE = 0.3
+# Shares of the full generations that every checkpoint got at once in the simulations.
+SIMULATED_FIRST_RUNG, SIMULATED_FIRST_RUNG_WITH_ZONE = 1 / 32, 1 / 64
 SIMULATED_GENERATIONS = 126_336  # of one checkpoint under the full protocol
 
 
@@ -65,19 +80,32 @@ def expected_share(candidates: int, setup: Setup) -> Range:
     of 4 samples instead of 2 of 64), and less is left for the later rungs to save.
 
     With less than half of the simulated samples a race may not separate the checkpoints; the upper
-    bound is then 1.
+    bound is then 1. The shares of a zone narrower than the simulated one lie between those with it
+    and those without any; a wider one is counted as the simulated one.
     """
-    sizes = np.log(list(SIMULATED))
-    lows, highs = np.transpose([*SIMULATED.values()])
-    low = float(np.interp(np.log(candidates), sizes, lows))
-    high = float(np.interp(np.log(candidates), sizes, highs))
+    zone = setup.evaluation.indifference
+    simulated, simulated_first = SIMULATED, SIMULATED_FIRST_RUNG
+    if zone > 0:
+        simulated, simulated_first = SIMULATED_WITH_ZONE, SIMULATED_FIRST_RUNG_WITH_ZONE
+    low, high = _interpolated(simulated, candidates)
+    if 0 < zone < ZONE:
+        without = _interpolated(SIMULATED, candidates)
+        low += (1 - zone / ZONE) * (without[0] - low)
+        high += (1 - zone / ZONE) * (without[1] - high)
     if 2 * sum(evaluation_generations(setup).values()) < SIMULATED_GENERATIONS:
         high = 1.0
     first = _first_rung_share(setup)
-    rest = (1 - first) / (1 - SIMULATED_FIRST_RUNG)
+    rest = (1 - first) / (1 - simulated_first)
     return Range.between(
-        first + rest * (low - SIMULATED_FIRST_RUNG), first + rest * (high - SIMULATED_FIRST_RUNG)
+        first + rest * (low - simulated_first), first + rest * (high - simulated_first)
     )
+
+
+def _interpolated(simulated: Mapping[int, tuple[float, float]], candidates: int) -> list[float]:
+    """Low and high share, interpolated over the logarithm of the family's size."""
+    sizes = np.log(list(simulated))
+    shares = np.array(list(simulated.values()))
+    return [float(np.interp(np.log(candidates), sizes, column)) for column in shares.T]
 
 
 def _first_rung_share(setup: Setup) -> float:
@@ -86,7 +114,7 @@ def _first_rung_share(setup: Setup) -> float:
     samples = [full_samples(setup.evaluation, benchmark) for benchmark in generations]
     first_rung = 0.0
     for (benchmark, full), at_first in zip(
-        generations.items(), rung_sizes(samples)[0], strict=True
+        generations.items(), rung_sizes(samples, setup.evaluation.indifference > 0)[0], strict=True
     ):
         first_rung += full * at_first / full_samples(setup.evaluation, benchmark)
     return first_rung / sum(generations.values())

@@ -5,7 +5,8 @@ A checkpoint gets the first rung of samples as soon as it exists. Once all trial
 trained, its race is replayed from the counts at each rung (`orchestrator.selection.race`), and the
 survivors get the next rung. Under `budget: full` the first rung is the last. When no more samples
 are wanted, the checkpoint selected in the family gets fresh samples, which take no part in
-selection.
+selection. The survivors of a race get all n samples before that. With an indifference zone the race
+may end earlier, and the winner's n samples are the fresh ones alone.
 
 A rung is a number of samples for each problem. A repetition of an evaluation takes independent
 samples: repetition 0 selects, `FRESH` does not. A family is settled when more samples cannot change
@@ -92,6 +93,8 @@ def _next_rung(study: Study, family: Family) -> Wants:
     """
     setup = study.setup_of(family[0][0])
     rungs = evaluation_protocol.rungs(setup.evaluation)
+    evaluation = setup.evaluation
+    bound = race.Race(evaluation.error, len(rungs), evaluation.indifference / 100)
     rivals = [
         (setting, step) for setting in family for step in scores.evaluated_steps(study, setting)
     ]
@@ -103,10 +106,22 @@ def _next_rung(study: Study, family: Family) -> Wants:
             return needed
         if len(rivals) > 1:  # else the others have just left, and nothing is left to compare
             counts = [_counts(study, benchmark, rivals, n) for benchmark, n in rung.items()]
-            alive = race.survivors(counts, setup.evaluation.error, len(rungs))
+            alive = bound.survivors(counts)
             rivals = [rival for rival, lives in zip(rivals, alive, strict=True) if lives]
+    if evaluation.indifference and evaluation.rescore and _is_selected(study, family, rivals):
+        return {}
     _, needed = _able_rivals(study, rivals, rungs[-1])
     return needed
+
+
+def _is_selected(study: Study, family: Family, rivals: Sequence[Rival]) -> bool:
+    """Whether a sole rival is the selected checkpoint already.
+
+    It is not if another has more samples, for example from an evaluation in full: checkpoints with
+    the most samples come first (`scores.best_of`). The winner then needs all samples, too.
+    """
+    best = scores.best_of(scores.scored_checkpoints(study, family))
+    return best is not None and rivals == [(list(best.setting), best.step)]
 
 
 def _able_rivals(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from orchestrator.selection.confirmation import missing_units, with_confirmation
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
-from orchestrator.trial.evaluation_loop import EvaluationLoop
+from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop
 from orchestrator.workers.graded_sampling import Samples
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
 
@@ -357,6 +357,61 @@ def test_seeds_race_together(tmp_path: Path) -> None:
     assert all(step in full_steps(sweep, tmp_path, unit) for unit in members)
 
 
+# --- races with an indifference zone ---
+
+ZONE = "evaluation.indifference=10"
+
+
+def test_the_winner_of_a_race_with_a_zone_gets_its_full_samples_from_fresh_draws_only(
+    tmp_path: Path,
+) -> None:
+    sweep = world(ZONE)
+    sweep.train(tmp_path, "trust_region")
+    sweep.finish(tmp_path)
+    worse, better = sweep.family("trust_region")
+    assert full_steps(sweep, tmp_path, worse) == full_steps(sweep, tmp_path, better) == set()
+    label, step = chosen(sweep, tmp_path)
+    assert label == better.label
+    fresh = {(unit_id, sampling.step) for unit_id, sampling in sweep.log if sampling.draw}
+    assert fresh == {(better.id, step)}
+    assert status.missing_units(sweep.study(tmp_path))[0].kind == "base_eval"
+
+
+def test_without_fresh_samples_the_winner_gets_all_of_the_others(tmp_path: Path) -> None:
+    sweep = world(ZONE, "evaluation.rescore=false")
+    sweep.train(tmp_path, "trust_region")
+    sweep.finish(tmp_path)
+    assert full_steps(sweep, tmp_path, sweep.family("trust_region")[1]) == {
+        chosen(sweep, tmp_path)[1]
+    }
+
+
+def test_a_winner_with_fewer_samples_than_another_checkpoint_gets_all(tmp_path: Path) -> None:
+    """The worse setting was evaluated in full before: its checkpoints would come first."""
+    full, zone = world("evaluation.budget=full", "evaluation.rescore=false"), world(ZONE)
+    worse, better = zone.family("trust_region")
+    full.units = [worse]
+    full.train(tmp_path, "trust_region")
+    full.finish(tmp_path)
+    zone.train(tmp_path, "trust_region")
+    zone.finish(tmp_path)
+    label, step = chosen(zone, tmp_path)
+    assert label == better.label
+    assert step in full_steps(zone, tmp_path, better)
+
+
+def test_a_race_with_a_zone_is_the_same_after_any_kill(tmp_path: Path) -> None:
+    whole, parts = world(ZONE), world(ZONE)
+    for sweep, runs in ((whole, tmp_path / "whole"), (parts, tmp_path / "parts")):
+        sweep.train(runs, "vanilla", "trust_region", "base_eval")
+    whole.finish(tmp_path / "whole")
+    while wants(parts.study(tmp_path / "parts")):
+        parts.calls_left = 5
+        with suppress(Killed, EvaluationFailed):
+            parts.finish(tmp_path / "parts")
+    assert evaluation_files(tmp_path / "whole") == evaluation_files(tmp_path / "parts")
+
+
 # --- fresh samples ---
 
 
@@ -410,7 +465,7 @@ def test_without_rescoring_selection_is_the_end(tmp_path: Path) -> None:
 
 def test_how_much_is_sampled_is_in_no_id() -> None:
     setup = world().experiment.setups["arithmetic"]
-    for other in ("evaluation.budget=full", "evaluation.error=0.2", "evaluation.rescore=true"):
+    for other in ("evaluation.budget=full", "evaluation.error=0.2", ZONE):
         changed = world(other).experiment.setups["arithmetic"]
         assert evaluation_protocol.evaluation_ids(changed) == evaluation_protocol.evaluation_ids(
             setup

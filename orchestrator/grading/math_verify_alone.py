@@ -1,0 +1,22 @@
+"""A second grader for audits: math-verify with its own defaults, and none of this project's rules.
+
+It grades no sweep. `trb regrade --audit` names it as the judge of each gold, so that it runs in the
+grading process (`worker`), which is killed at the deadline: math-verify can hang.
+"""
+
+from __future__ import annotations
+
+from orchestrator.grading.gold import Gold
+
+NAME = f"{__name__}:judge"
+VERSION = 1
+
+
+def judge(gold: Gold, answer: str) -> bool:
+    """Whether math-verify takes the answer for equal to the gold."""
+    from math_verify import parse, verify  # imports sympy, which takes seconds
+
+    # The parent keeps the deadline instead of the library's timeouts.
+    no_limit: int = None  # pyright: ignore[reportAssignmentType]
+    read = [parse(rf"\boxed{{{text}}}", parsing_timeout=no_limit) for text in (gold.answer, answer)]
+    return verify(*read, timeout_seconds=no_limit)
