@@ -55,7 +55,7 @@ ObjectiveName = Annotated[
 ]
 Decay = Annotated[
     Literal["constant", "linear"],
-    Choices(constant="stay at `lr`", linear="fall linearly, to zero at the last step"),
+    Choices(constant="stay at `lr`", linear="fall linearly, to zero after the last step"),
 ]
 AfterSft = Annotated[
     Literal["restart", "continue"],
@@ -493,8 +493,8 @@ class Runtime(Section):
     ] = None
     draft_length: Annotated[
         Count | None,
-        "Draft length γ while blending, at most 16 with SGLang; null: from ε "
-        "and the sizes of the two models.",
+        "Draft length γ while blending, at most 16 with SGLang; null: from ε, "
+        "the sizes of the two models and, on GPUs, the rows decoded at once.",
     ] = None
     attention_backend: Annotated[
         AttentionName | None,

@@ -1,5 +1,6 @@
 """The benchmarks by key, with the label, problem count and content hash of each.
 
+The number n of samples of each problem stands in the setup (`evaluation.benchmarks`).
 Every score names the content it was measured on: `Benchmark.identity` is part of an evaluation's
 id. A file with other content than declared is refused. docs/add-a-benchmark.md explains how to add
 one.

@@ -1,4 +1,7 @@
-"""A benchmark's gold answer, and the exact comparison of plain numerals."""
+"""The form of a gold answer, and the exact comparison of plain numerals.
+
+`data.problems` and `data.majority` say where golds come from.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Claims on slices, so that no two evaluators do the same work.
 
 A claim is a lease (`liveness.lease`) in `.locks/<unit id>/`, removed when the slice is there. The
-next evaluator takes over the claim of a process that died; the claim counts such takeovers.
+next evaluator takes over the claim of a process that died; the claim counts such takeovers. Claims
+only save work: should two evaluators sample one slice all the same, the first file written counts
+(`records.writer.write_slice`).
 """
 
 from __future__ import annotations

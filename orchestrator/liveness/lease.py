@@ -97,8 +97,8 @@ class Lease:
     def release(self, remove: bool = False) -> None:
         """Let others work on the unit. The note goes before the lock: no reader sees a past holder.
 
-        `remove` deletes the file, too. A process that had opened it and another that makes a new
-        one may then both hold the lease: `remove` is for work that may be done twice.
+        `remove` deletes the file, too. One process may have opened the deleted file while another
+        makes a new one, and then both hold the lease: `remove` is for work that may be done twice.
         """
         self._ended.set()
         if not self._file.closed:

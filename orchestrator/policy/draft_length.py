@@ -17,9 +17,11 @@ def draft_length(acceptance_rate: float, cost_ratio: float, arithmetic: float = 
     """Return the γ that emits the most tokens per unit of time.
 
     Each draft survives with probability a = `acceptance_rate` in [0, 1]. A round of γ student steps
-    and one teacher pass over γ positions emits 1 + a + … + a^(γ−1) tokens on average. A pass costs
-    one read of its model's weights, and `arithmetic` times that for each position of all rows. The
-    teacher's cost is `cost_ratio` times the student's.
+    and one teacher pass over γ positions emits 1 + a + … + a^(γ−1) tokens on average. The teacher's
+    cost is `cost_ratio` times the student's.
+
+    A pass costs one read of its model's weights, and each further position of the batch adds
+    `arithmetic` times that (see `arithmetic_cost`).
     """
     speeds = {}
     for length in range(1, LONGEST_DRAFT + 1):
@@ -28,6 +30,14 @@ def draft_length(acceptance_rate: float, cost_ratio: float, arithmetic: float = 
         teacher_pass = cost_ratio * (1 + length * arithmetic)
         speeds[length] = emitted / (student_passes + teacher_pass)
     return max(speeds, key=lambda length: (speeds[length], -length))
+
+
+def arithmetic_cost(rows: int, on_gpu: bool) -> float:
+    """Cost of one position of each of `rows` sequences, in reads of the weights.
+
+    On GPUs it is rows ÷ BALANCED_ROWS. On CPUs it is 0: small models spend their time on calls.
+    """
+    return rows / BALANCED_ROWS if on_gpu else 0.0
 
 
 def least_acceptance(epsilon: float) -> float:

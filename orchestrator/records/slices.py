@@ -70,9 +70,9 @@ def parse(name: str) -> Slice | None:
 def disjoint(slices: Iterable[Slice]) -> list[Slice]:
     """The slices that count, those of the first samples first.
 
-    Two sweeps that cut one evaluation differently may leave slices that overlap. Of these the first
-    counts, and the largest of those that begin alike, so that no sample counts twice and every
-    reader comes to the same numbers.
+    Two sweeps that cut one evaluation differently may leave slices that overlap. Of these the one
+    with the first samples counts; of several that begin with the same, the largest. So no sample
+    counts twice, and every reader comes to the same numbers.
     """
     counted: list[Slice] = []
     for each in sorted(slices, key=lambda s: (s.sample, s.problem, -s.sample_end, -s.problem_end)):

@@ -305,9 +305,8 @@ def write_slice(
     """Write the records of a slice, one for each of its problems; False if the slice is there.
 
     With `replace` it is written in any case, for records with other grades. The file is whole or
-    not there, and the first to write it wins. It needs no lease: existing slices never change but
-    in their grades, and any evaluator takes the same samples of a slice, or samples of the same
-    law.
+    not there, and the first to write it wins. Writing needs no lease: any evaluator takes the same
+    samples of a slice, or samples of the same law, and only grades of a slice ever change.
     """
     assert [record.n for record in records] == [part.samples] * part.width
     folder = run.evaluation_path(evaluation_id, step)

@@ -28,16 +28,16 @@ posterior distribution under a flat prior on √T.
 
 For the first k candidates by their means, let K be their set. Keeping K alone loses
 max(0, max_{j ∉ K} X_j − max_{j ∈ K} X_j). The race ends with the leader if its loss exceeds δ with a
-probability within the rung's allowance. Otherwise it keeps the smallest K that loses anything with
-a probability within the allowance. Both probabilities are of the form
+probability within the rung's allowance. Otherwise it keeps the smallest K for which dropping all
+others loses anything with a probability within the allowance. Both probabilities are of the form
 
     P(max_{j ∉ K} X_j > max_{j ∈ K} X_j + δ) = ∫ (1 − Π_{j ∉ K} F_j(x + δ)) d Π_{j ∈ K} F_j(x)
 
 Comparing the best of the dropped with the best of the kept is what saves samples: any survivor may
 turn out to be the best, which a comparison with the leader alone ignores.
 
-The allowance is error / (R − 1) a rung, and a rung passes on what it does not use, so that all
-probabilities sum to `error` at most. The losses of all rungs sum to the highest full mean minus the
+Each rung has the allowance error / (R − 1), and the unused part of it goes to the next rung. All
+probabilities therefore sum to `error` at most. The losses of all rungs sum to the highest full mean minus the
 winner's, since each rung compares the best before it with the best after it. So under this model
 the full protocol's pick lies more than δ above the winner with probability at most `error`. This is
 a statement about families, averaged over families like this one, and not a bound for each family.

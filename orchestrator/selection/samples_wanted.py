@@ -2,11 +2,11 @@
 after any kill.
 
 A checkpoint gets the first rung of samples as soon as it exists. Once all trials of a family are
-trained, its race is replayed from the counts at each rung (`orchestrator.selection.race`), and the
+trained, its race is replayed from the counts at each rung (`selection.race` has the bounds), and the
 survivors get the next rung. Under `budget: full` the first rung is the last. When no more samples
 are wanted, the checkpoint selected in the family gets fresh samples, which take no part in
-selection. The survivors of a race get all n samples before that. With an indifference zone the race
-may end earlier, and the winner's n samples are the fresh ones alone.
+selection. The survivors of a race get all n samples before that. With an indifference zone a race may
+end with fewer samples, and only the winner gets n samples: fresh ones.
 
 A rung is a number of samples for each problem. A repetition of an evaluation takes independent
 samples: repetition 0 selects, `FRESH` does not. A family is settled when more samples cannot change

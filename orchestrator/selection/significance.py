@@ -2,9 +2,9 @@
 methods of a setup.
 
 What differs from one training run to the next is far more than what differs from one set of
-problems to the next, and a handful of seeds is too few for a bootstrap. Every method of a setup
-trains for as long on as much, so their runs scatter alike, and each adds its degrees of freedom to
-one variance:
+problems to the next, and a handful of seeds is too few for a bootstrap. All methods of a setup take
+the same number of steps on the same data. Their runs are taken to scatter alike, so each method adds
+its degrees of freedom to one variance:
 
     s² = Σ_m Σ_i (x_mi − x̄_m)² / Σ_m (n_m − 1)
 

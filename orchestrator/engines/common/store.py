@@ -17,7 +17,7 @@ from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, ModelFolder, Owner, WeightsRef
 from orchestrator.errors import UserError
 from orchestrator.liveness import pulse
-from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
+from orchestrator.policy.draft_length import arithmetic_cost, draft_length
 from orchestrator.policy.spec import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import verify_files
@@ -97,11 +97,10 @@ class ModelStore:
         """γ for `rows` decoded at once: the configured one, else by behavior, models and device.
 
         Decoding reads all parameters: their ratio is the cost of a teacher pass in student passes.
-        On CPUs, small models spend their time on calls and not on arithmetic.
         """
         cost_ratio = _parameters(self.teacher) / _parameters(self.student)
         on_gpu = self.device.type == "cuda"
-        arithmetic = rows / BALANCED_ROWS if on_gpu else 0.0
+        arithmetic = arithmetic_cost(rows, on_gpu)
         suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
         drafted = self.job.runtime.draft_length or suggested
         return min(drafted, longest_round(self.job.setup, rows)) if on_gpu else drafted

@@ -24,7 +24,7 @@ from orchestrator.engines.sglang.calls import ROWS, Answer, Ask, Generate, Secon
 from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, capability, settings
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.errors import NotFinite
-from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
+from orchestrator.policy.draft_length import arithmetic_cost, draft_length
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
@@ -126,7 +126,7 @@ class SglangStudent(SglangSampler):
             memory.decoder(setup.teacher, setup).parameters
             / memory.decoder(setup.student, setup).parameters
         )
-        arithmetic = rows / BALANCED_ROWS if torch.cuda.is_available() else 0.0
+        arithmetic = arithmetic_cost(rows, torch.cuda.is_available())
         suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
         return min(self._job.runtime.draft_length or suggested, LONGEST_ROUND)
 

@@ -1,5 +1,6 @@
-"""Runs an SGLang engine in its own process, for a worker: starts, calls, ends and restarts it.
+"""Runs an SGLang engine in its own process: starts, calls, ends and restarts it, and gives it weights.
 
+Weights go to it as a model folder; tensors are written to one in shared memory first.
 A dead or silent process is replaced by a new one in the same weights. That costs only time, since
 responses depend on their own requests alone.
 """
