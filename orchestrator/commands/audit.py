@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.commands.regrade import DRAWS, REMEMBERED, Golds
+from orchestrator.commands.regrade import REMEMBERED, REPETITIONS, Golds
 from orchestrator.errors import UserError
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.grading.gold import MATH, Gold
@@ -140,8 +140,10 @@ def _records(study: Study, setup: str, benchmark: str) -> Iterator[tuple[str, di
         if unit.setup != setup or not study.reader(unit).path.is_dir():
             continue
         run = study.reader(unit)
-        for draw in DRAWS:
-            ids = evaluation_protocol.drawn_evaluation_ids(study.experiment.setups[setup], draw)
+        for repetition in REPETITIONS:
+            ids = evaluation_protocol.repeated_evaluation_ids(
+                study.experiment.setups[setup], repetition
+            )
             for step in run.evaluated_steps(ids[benchmark]):
                 for part in run.slices(ids[benchmark], step):
                     for record in run.slice_records(ids[benchmark], step, part):
