@@ -52,6 +52,12 @@ def test_the_documented_ones_are_there() -> None:
     assert {"arithmetic", "qwen3-1.7b", "qwen3-0.6b"} <= set(map(stem, SETUPS))
 
 
+def test_null_takes_the_confirming_runs_away() -> None:
+    path = ROOT / "experiments" / "arithmetic-seeds.yaml"
+    assert load_experiment(path).confirmed_methods
+    assert load_experiment(path, ["confirm=null"]).confirmed_methods == []
+
+
 # --- the first sweep on a GPU ---
 
 

@@ -57,27 +57,18 @@ class Candidate:
         return len(self.units)
 
     @property
-    def benchmarks(self) -> dict[str, Fraction]:
-        """The score on each benchmark."""
-        return {name: statistics.mean(scores) for name, scores in self._scores_of_seeds().items()}
-
-    @property
     def mean(self) -> Fraction:
         """Unweighted mean over benchmarks."""
-        return statistics.mean(list(self.benchmarks.values()))
+        return statistics.mean(self.by_seed[AVERAGE])
 
     @property
     def by_seed(self) -> dict[str, list[Fraction]]:
         """The score of each seed, on each benchmark and as their mean under `avg`."""
-        scores = self._scores_of_seeds()
-        averages = [statistics.mean(of_seed) for of_seed in zip(*scores.values(), strict=True)]
-        return {AVERAGE: averages, **scores}
-
-    def _scores_of_seeds(self) -> dict[str, list[Fraction]]:
         scores = {}
         for benchmark, seeds in self.counts.items():
             scores[benchmark] = [seed.score(self.metric) for seed in seeds]
-        return scores
+        averages = [statistics.mean(of_seed) for of_seed in zip(*scores.values(), strict=True)]
+        return {AVERAGE: averages, **scores}
 
     @property
     def spread(self) -> float | None:

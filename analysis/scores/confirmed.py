@@ -28,41 +28,38 @@ def confirmed_rows(
 
     UserError where two runs of a setup were evaluated on different problems.
     """
-    explored = {
-        (selected.setup, selected.best.method): exact_scores(selected.best) for selected in chosen
-    }
+    explored = {}
+    for selected in chosen:
+        explored[selected.setup, selected.best.method] = exact_scores(selected.best)
     by_setup: dict[str, list[Confirmation]] = {}
     for confirmation in confirmations(study):
         by_setup.setdefault(confirmation.units[0].setup, []).append(confirmation)
     rows: list[ConfirmedRow] = []
     for setup, found in by_setup.items():
         scored = [_scored(study, confirmation, metric) for confirmation in found]
-        candidates = {
-            candidate.method: candidate
-            for candidate in scored
-            if candidate.units and (setup, candidate.method) in explored
-        }
+        candidates = {}
+        for candidate in scored:
+            if candidate.units and (setup, candidate.method) in explored:
+                candidates[candidate.method] = candidate
         drawn, spreads = replicate_scores(candidates), seed_spreads(candidates.values())
-        gaps = to_reference(
-            candidates, drawn, spreads, dict.fromkeys(candidates, 1), level(study.experiment)
-        )
+        sizes = dict.fromkeys(candidates, 1)
+        gaps = to_reference(candidates, drawn, spreads, sizes, level(study.experiment))
         for candidate, confirmation in zip(scored, found, strict=True):
             method, columns = candidate.method, {}
             if method in candidates:
                 for key, score in estimates(candidate, drawn[method], spreads).items():
                     gap = gaps.get(method, {}).get(key)
                     columns[key] = ConfirmedColumn(score, explored[setup, method][key], gap)
-            rows.append(
-                ConfirmedRow(
-                    setup,
-                    method,
-                    candidate.knobs,
-                    candidate.step,
-                    candidate.units,
-                    len(confirmation.units),
-                    columns,
-                )
+            row = ConfirmedRow(
+                setup=setup,
+                method=method,
+                knobs=candidate.knobs,
+                step=candidate.step,
+                units=candidate.units if columns else (),
+                wanted=len(confirmation.units),
+                columns=columns,
             )
+            rows.append(row)
     return rows
 
 

@@ -23,11 +23,10 @@ from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.scores import evaluated_steps
 from orchestrator.selection.study import Study
 
-OTHER_HARDWARE, NOT_LOGGED, TOO_EARLY = (
-    "other hardware",
-    "not logged",
-    "before its first checkpoint",
-)
+# Why no score can be read off.
+OTHER_HARDWARE = "other hardware"
+NOT_LOGGED = "not logged"
+TOO_EARLY = "before its first checkpoint"
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,12 @@ class ReadOff:
 
     @property
     def by_seed(self) -> dict[str, list[Fraction]]:
-        found = {}
+        found: dict[str, list[Fraction]] = {}
+        after = self.second.by_seed
         for key, before in self.first.by_seed.items():
-            pairs = zip(before, self.second.by_seed[key], strict=True)
-            found[key] = [(1 - self.weight) * one + self.weight * other for one, other in pairs]
+            found[key] = []
+            for one, other in zip(before, after[key], strict=True):
+                found[key].append((1 - self.weight) * one + self.weight * other)
         return found
 
 
@@ -114,24 +115,24 @@ def incomparable(study: Study, curves: Curves, measure: str) -> dict[str, str]:
 
 def _places(study: Study, curves: Curves) -> dict[str, tuple[str, ...]]:
     """Method → the kinds of hardware that the runs of its chosen setting were trained on."""
-    kinds: dict[str, dict[str, None]] = {}
+    places = {}
     for method, points in curves.items():
-        own = [unit for unit in study.units if unit.id in points[0].checkpoint.units]
-        kinds[method] = dict.fromkeys(hardware(study, unit) for unit in own)
-    return {method: tuple(found) for method, found in kinds.items()}
+        kinds: dict[str, None] = {}
+        for unit in study.units:
+            if unit.id in points[0].checkpoint.units:
+                kinds[hardware(study, unit)] = None
+        places[method] = tuple(kinds)
+    return places
 
 
 def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) -> CostTable:
     curves = {each.best.method: curve(study, each.best) for each in trained}
     why_not, places = incomparable(study, curves, measure), _places(study, curves)
-    amounts = [
-        _cost(points[-1], measure) for method, points in curves.items() if method not in why_not
-    ]
-    amount = min(amounts, default=None)
+    comparable = {method: points for method, points in curves.items() if method not in why_not}
+    amount = min((_cost(points[-1], measure) for points in comparable.values()), default=None)
     read: dict[str, ReadOff] = {}
-    for method, points in curves.items():
-        if amount is None or method in why_not:
-            continue
+    for method, points in comparable.items():
+        assert amount is not None, "the method itself has reached one"
         found = _read_off(points, amount, measure)
         if found is None:
             why_not[method] = TOO_EARLY
@@ -141,17 +142,20 @@ def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) 
     rows = []
     for each in trained:
         method, step = each.best.method, each.best.step
-        cost = next(point.cost for point in curves[method] if point.checkpoint.step == step)
-        where, scores = places[method], columns.get(method, {})
-        rows.append(
-            CostRow(
-                setup, method, step, each.best.units, where, cost, scores, why_not.get(method, "")
-            )
+        row = CostRow(
+            setup=setup,
+            method=method,
+            step=step,
+            units=each.best.units,
+            hardware=places[method],
+            cost=next(point.cost for point in curves[method] if point.checkpoint.step == step),
+            columns=columns.get(method, {}),
+            why_not=why_not.get(method, ""),
         )
+        rows.append(row)
     first = next(unit for unit in study.units if unit.id in trained[0].best.units)
-    return CostTable(
-        setup, measure, amount, bool(placement_of(first, study.reader(first)).gpus), tuple(rows)
-    )
+    on_gpus = bool(placement_of(first, study.reader(first)).gpus)
+    return CostTable(setup, measure, amount, on_gpus, tuple(rows))
 
 
 def _cost(point: CurvePoint, measure: str) -> float:
@@ -187,17 +191,13 @@ def _compare(
     drawn_ends = replicate_scores(ends)
     drawn: dict[str, Columns] = {}
     for method, found in read.items():
-        before, after, weight = (
-            drawn_ends[f"{method} before"],
-            drawn_ends[f"{method} after"],
-            float(found.weight),
-        )
+        before, after = drawn_ends[f"{method} before"], drawn_ends[f"{method} after"]
+        weight = float(found.weight)
         drawn[method] = {key: (1 - weight) * before[key] + weight * after[key] for key in before}
     spreads = seed_spreads(read.values())
-    gaps = to_reference(
-        read, drawn, spreads, {each.best.method: each.candidates for each in trained}
-    )
-    columns = {}
+    sizes = {each.best.method: each.candidates for each in trained}
+    gaps = to_reference(read, drawn, spreads, sizes)
+    columns: dict[str, dict[str, AtCost]] = {}
     for method, found in read.items():
         columns[method] = {}
         for key, score in estimates(found, drawn[method], spreads).items():

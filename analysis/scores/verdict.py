@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.study import Invocation, Study
 
+_VANILLA = method_label(REFERENCE)
 CONFIRMING_SEEDS = 3  # that the advice asks for
 SEEDS = 5  # as many as the advice asks for
 OWN_SEEDS = re.compile(r"(methods\.\w+\.)?seeds(=|\.)")  # overrides that the advice replaces
@@ -45,10 +47,9 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """Sentences, reason and command, a line each, for forms without styles."""
-        return [
-            *self.sentences,
-            *((self.advice.reason, self.advice.command) if self.advice else ()),
-        ]
+        if self.advice is None:
+            return list(self.sentences)
+        return [*self.sentences, self.advice.reason, self.advice.command]
 
 
 def verdict(study: Study, evidence: Evidence) -> Verdict:
@@ -63,20 +64,24 @@ def verdict(study: Study, evidence: Evidence) -> Verdict:
             groups[name] = trained
     if not groups:
         return Verdict()
-    one_seed = [row.seeds == 1 for rows in groups.values() for row in rows]
-    confirms = bool(experiment.confirmed_methods)
-    unequal = any(_chosen_unequally(row) for rows in groups.values() for row in rows)
-    advice = more_seeds(study) if any(one_seed) and not confirms else None
-    if unequal and not confirms:
-        advice = confirmation(study)
-    if all(one_seed) and not confirms:
-        return Verdict(("No method can be called better: one seed.",), advice)
+    rows = [row for of_setup in groups.values() for row in of_setup]
+    one_seed = [row.seeds == 1 for row in rows]
+    confirms, advice = bool(experiment.confirmed_methods), None
+    if not confirms:
+        gaps = [row.columns[AVERAGE].difference for row in rows]
+        if any(gap is not None and gap.chosen_from is not None for gap in gaps):
+            advice = confirmation(study)
+        elif any(one_seed):
+            advice = more_seeds(study)
+        if all(one_seed):
+            return Verdict(("No method can be called better: one seed.",), advice)
     sentences: list[str] = []
-    for name, rows in groups.items():
+    for name, of_setup in groups.items():
         prefix = f"{setup_title(name, experiment.setups)}: " if len(experiment.setups) > 1 else ""
         confirmed = [row for row in evidence.confirmed if row.setup == name]
-        judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(rows)
-        sentences += [prefix + sentence for sentence in [*judged, *_at_equal_cost(evidence, name)]]
+        judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(of_setup)
+        for sentence in [*judged, *_at_equal_cost(evidence, name)]:
+            sentences.append(prefix + sentence)
     return Verdict(tuple(sentences), advice)
 
 
@@ -85,19 +90,23 @@ def _at_equal_cost(evidence: Evidence, setup: str) -> list[str]:
     without any.
     """
     for table in evidence.costs:
+        if table.setup != setup:
+            continue
         costs = {row.method: MEASURES[table.measure](row.cost) for row in table.rows}
-        if table.setup == setup:
-            gaps = []
-            for row in table.rows:
-                gap = (
-                    row.columns[AVERAGE].difference if row.columns else None
-                )  # None without vanilla, too
-                if gap is not None and costs[row.method] != costs[REFERENCE]:
-                    gaps.append(f"{method_label(row.method)} {signed(gap.estimate.value)}")
-            if gaps:
-                reference = method_label(REFERENCE)
-                return [f"At equal cost ({table.text}): {', '.join(gaps)} against {reference}."]
+        gaps = []
+        for row in table.rows:
+            gap = row.columns[AVERAGE].difference if row.columns else None
+            # Without vanilla there is no difference, and no cost of it.
+            if gap is not None and costs[row.method] != costs[REFERENCE]:
+                gaps.append(_short(row.method, gap))
+        if gaps:
+            return [f"At equal cost ({table.text}): {', '.join(gaps)} against {_VANILLA}."]
     return []
+
+
+def _short(method: str, gap: Difference) -> str:
+    """`SKD +0.3`."""
+    return f"{method_label(method)} {signed(gap.estimate.value)}"
 
 
 def confirmation(study: Study) -> Advice:
@@ -108,32 +117,38 @@ def confirmation(study: Study) -> Advice:
     return Advice(command, trials, "Each method's choice confirmed on other seeds")
 
 
-def _chosen_unequally(row: RowEvidence) -> bool:
-    gap = row.columns[AVERAGE].difference
-    return gap is not None and gap.chosen_from is not None
-
-
 def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> list[str]:
     """A sentence for each confirmed method of a setup, and one for those whose runs are not all
     there.
     """
-    reference = method_label(REFERENCE)
     if REFERENCE not in experiment.confirmed_methods:
         return [
-            f"{reference} is not confirmed, so that no method can be called better: see confirm.methods."
+            f"{_VANILLA} is not confirmed, so that no method can be called better: see confirm.methods."
         ]
     complete = {row.method: row for row in rows if row.complete}
-    open_methods = [method for method in experiment.confirmed_methods if method not in complete]
     sentences = []
     for method, row in complete.items() if REFERENCE in complete else ():
         gap = row.columns[AVERAGE].difference
         if gap is not None:
-            sentences.append(
-                _confirmed_sentence(method_label(method), reference, gap, experiment.confirm.until)
-            )
-    if open_methods:
-        sentences.append(f"Not confirmed yet: {', '.join(map(method_label, open_methods))}.")
+            judged = _judged(method_label(method), _VANILLA, gap)
+            sentences.append(f"{judged[:-1]} ({_settled(gap, experiment.confirm.until)}).")
+    still_open = []
+    for method in experiment.confirmed_methods:
+        if method not in complete:
+            still_open.append(method_label(method))
+    if still_open:
+        sentences.append(f"Not confirmed yet: {', '.join(still_open)}.")
     return sentences
+
+
+def _settled(gap: Difference, until: float | None) -> str:
+    """`confirmed`; with `until` in points, also whether a difference that is not shown is settled to
+    that.
+    """
+    if until is None or gap.p_value is None or gap.shown:
+        return "confirmed"
+    settled = gap.estimate.margin + abs(float(gap.estimate.value)) <= until
+    return f"confirmed, {'' if settled else 'not '}to ±{until:g}"
 
 
 def pair_verdict(
@@ -143,23 +158,21 @@ def pair_verdict(
     confirmed: bool = False,
 ) -> Verdict:
     """Judge two methods in a setup from the difference of their averages; empty without one."""
-    confirms = bool(study.experiment.confirmed_methods)
     if average is None:
         return Verdict()
     if BASE in methods:
-        return Verdict(
-            (
-                f"{method_label(BASE)} has no seeds: the difference holds for these checkpoints only.",
-            )
-        )
+        label = method_label(BASE)
+        return Verdict((f"{label} has no seeds: the difference holds for these checkpoints only.",))
+    # Confirming runs are on their way where there are confirmed methods; the advice's seeds could
+    # be theirs.
+    advised = not study.experiment.confirmed_methods
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
-        # Confirming runs are on their way; the advice's seeds could be theirs.
-        return Verdict((sentence,), None if confirms else more_seeds(study, methods))
+        return Verdict((sentence,), more_seeds(study, methods) if advised else None)
     if average.chosen_from is not None:
         one, other = average.chosen_from
         sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."
-        return Verdict((sentence,), None if confirms else confirmation(study))
+        return Verdict((sentence,), confirmation(study) if advised else None)
     sentence = _judged(method_label(methods[0]), method_label(methods[1]), average)
     return Verdict((f"{sentence[:-1]} (confirmed)." if confirmed else sentence,))
 
@@ -168,21 +181,17 @@ def more_seeds(study: Study, methods: Sequence[str] = ()) -> Advice:
     """How every method, or each of `methods`, gets five seeds or more."""
     experiment, typed = study.experiment, study.invocation.words
     if methods:
-        only = {
-            method: experiment.methods[method] for method in experiment.methods if method in methods
-        }
-        own = {
-            method: seeds for method, seeds in experiment.method_seeds.items() if method in methods
-        }
+        only = {name: grid for name, grid in experiment.methods.items() if name in methods}
+        own = {name: seeds for name, seeds in experiment.method_seeds.items() if name in methods}
         if len(only) < len(experiment.methods):
             typed = (*_without_option(typed, "--methods"), "--methods", ",".join(only))
         experiment = replace(experiment, methods=only, method_seeds=own)
-    chosen = list(experiment.seeds)
-    for own_seeds in experiment.method_seeds.values():
-        chosen += [seed for seed in own_seeds if seed not in chosen]
-    unused = (seed for seed in range(SEEDS + len(chosen)) if seed not in chosen)
-    while len(chosen) < SEEDS:
-        chosen.append(next(unused))
+    chosen = list(experiment.explored_seeds)
+    for seed in itertools.count():
+        if len(chosen) >= SEEDS:
+            break
+        if seed not in chosen:
+            chosen.append(seed)
     wider = replace(experiment, seeds=chosen, method_seeds={})
     kept = Invocation(tuple(word for word in typed if not OWN_SEEDS.match(word)))
     command = kept.command("submit", f"seeds=[{','.join(map(str, chosen))}]")
@@ -198,57 +207,41 @@ def _without_option(words: Sequence[str], option: str) -> tuple[str, ...]:
 
 
 def _trials(experiment: Experiment) -> int:
-    settings = {
-        method: prod(map(len, grid.values())) for method, grid in experiment.methods.items()
-    }
-    return len(experiment.setups) * sum(
-        n * len(experiment.seeds_of(method)) for method, n in settings.items()
-    )
-
-
-def _confirmed_sentence(one: str, other: str, gap: Difference, until: float | None) -> str:
-    """The judgement on a confirmed difference; with `until` in points, also whether it is settled
-    to that.
-    """
-    sentence = _judged(one, other, gap).removesuffix(".")
-    if until is None or gap.p_value is None or gap.shown:
-        return f"{sentence} (confirmed)."
-    settled = gap.estimate.margin + abs(float(gap.estimate.value)) <= until
-    return f"{sentence} (confirmed, {'' if settled else 'not '}to ±{until:g})."
+    trials = 0
+    for method, grid in experiment.methods.items():
+        trials += prod(map(len, grid.values())) * len(experiment.seeds_of(method))
+    return trials * len(experiment.setups)
 
 
 def _judge(rows: Sequence[RowEvidence]) -> list[str]:
     """A sentence for each method of a setup that was trained on several seeds, and one for the
     others together.
     """
-    reference = method_label(REFERENCE)
     vanilla = next((row for row in rows if row.method == REFERENCE), None)
     if vanilla is None:
         return [
-            f"{reference} has no scores to compare with; trb table --compare compares any two methods."
+            f"{_VANILLA} has no scores to compare with; trb table --compare compares any two methods."
         ]
     if vanilla.seeds == 1:
-        return [f"No method can be called better than {reference}: it has one seed."]
+        return [f"No method can be called better than {_VANILLA}: it has one seed."]
     sentences, untested, unequal = [], [], []
     for row in rows:
         gap = row.columns[AVERAGE].difference
         if row.method == REFERENCE or gap is None:
             continue
         if gap.chosen_from is not None:
-            unequal.append(
-                f"{method_label(row.method)} {signed(gap.estimate.value)} (best of {gap.chosen_from[0]})"
-            )
+            unequal.append(f"{_short(row.method, gap)} (best of {gap.chosen_from[0]})")
         elif row.seeds > 1:
-            sentences.append(_judged(method_label(row.method), reference, gap))
+            sentences.append(_judged(method_label(row.method), _VANILLA, gap))
         else:
-            untested.append(f"{method_label(row.method)} {signed(gap.estimate.value)}")
+            untested.append(_short(row.method, gap))
     if untested:
         sentences.append(
-            f"Not tested, with one seed each: {', '.join(untested)} against {reference}."
+            f"Not tested, with one seed each: {', '.join(untested)} against {_VANILLA}."
         )
     if unequal:
         sentences.append(
-            f"Not tested, chosen from more or fewer checkpoints than {reference}'s {vanilla.candidates}, and the best "
+            f"Not tested, chosen from more or fewer checkpoints than {_VANILLA}'s {vanilla.candidates}, and the best "
             f"of more is higher by chance: {', '.join(unequal)}."
         )
     return sentences

@@ -11,7 +11,7 @@ from analysis.scores.uncertainty import CONFIDENCE
 
 FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
 PER_CENT = f"{100 * CONFIDENCE:g} %"
-ANOTHER_SEED = "another seed moves Avg by several points"
+OVER_PROBLEMS = "bootstrap over the problems of one training run each; another seed moves Avg by several points."
 COLUMNS = (
     "Split-half: selected on half of the problems, scored on the other half.",
     "Fresh: the selected checkpoint on new samples, which took no part in selecting it.",
@@ -36,15 +36,15 @@ def explanation(evidence: Evidence) -> list[str]:
     """The sentences, those that matter most first; none without rows."""
     if not evidence.rows:
         return []
+    sentences = intervals_sentences(evidence)
     several = any(row.seeds > 1 for row in evidence.rows)
-    columns = [sentence for sentence in COLUMNS if several or not sentence.startswith("Left-out")]
-    sentences = [*intervals_sentences(evidence), *columns, *_unequal_families(evidence.rows)]
-    return [
-        *sentences,
-        *responses_sentences(evidence),
-        *(CONFIRMED if evidence.confirmed else ()),
-        *(COST if evidence.costs else ()),
-    ]
+    for sentence in COLUMNS:
+        if several or not sentence.startswith("Left-out"):
+            sentences.append(sentence)
+    sentences += [*_unequal_families(evidence.rows), *responses_sentences(evidence)]
+    sentences += CONFIRMED if evidence.confirmed else ()
+    sentences += COST if evidence.costs else ()
+    return sentences
 
 
 def responses_sentences(evidence: Evidence) -> list[str]:
@@ -66,49 +66,55 @@ def responses_sentences(evidence: Evidence) -> list[str]:
 
 def intervals_sentences(evidence: Evidence) -> list[str]:
     """Say what ±, [ ] and p let vary, and what they hold fixed."""
-    trained = [row for row in evidence.rows if row.method != BASE]
-    several = [row for row in trained if row.seeds > 1]
-    sentences = [_over_seeds(several)] if several else []
-    if len(several) < len(trained) or not trained:
+    trained, several = _trained(evidence)
+    sentences = []
+    if several:
         sentences.append(
-            f"± with {ONE_RUN}, and [ ] of one seed: {PER_CENT} bootstrap over the problems of one training run each; "
-            f"{ANOTHER_SEED}."
+            f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}. It assumes that seeds vary equally under every "
+            "method, and does not cover the choice of problems."
         )
+    if len(several) < len(trained) or not trained:
+        sentences.append(f"± with {ONE_RUN}, and [ ] of one seed: {PER_CENT} {OVER_PROBLEMS}")
     if several and len(trained) < len(evidence.rows):
         sentences.append(
             "The untrained student has no seeds: its ± and [ ] are over problems only."
         )
-    columns = [column for row in several for column in row.columns.values()]
-    if any(column.score.over == "problems" for column in columns):
+    adjusted = []  # the number of differences that each p-value is corrected for
+    without_spread = False
+    for row in several:
+        for column in row.columns.values():
+            without_spread |= column.score.over == "problems"
+            if column.difference and column.difference.p_value is not None:
+                adjusted.append(column.difference.adjusted)
+    if without_spread:
         sentences.append(
             "Where no two seeds of any method differ, no spread between seeds can be told, and the interval is over "
             "problems only."
         )
-    tested = [
-        column.difference
-        for column in columns
-        if column.difference and column.difference.p_value is not None
-    ]
-    if any(gap.adjusted > 1 for gap in tested):
+    if max(adjusted, default=0) > 1:
         sentences.append(
             "p and its interval: two-sided, corrected for the number of methods by Dunnett's test."
         )
-    elif tested:
+    elif adjusted:
         sentences.append("p: two-sided, of the same t distribution.")
     return sentences
 
 
 def brief_intervals(evidence: Evidence) -> list[str]:
     """The same in a sentence or two, for who has just run a sweep."""
-    trained = [row for row in evidence.rows if row.method != BASE]
-    several = [row for row in trained if row.seeds > 1]
-    over_problems = f"bootstrap over the problems of one training run each; {ANOTHER_SEED}."
+    _, several = _trained(evidence)
     if not several:
-        return [f"± and [ ]: {PER_CENT} {over_problems}"]
-    sentences = [f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}."]
+        return [f"± and [ ]: {PER_CENT} {OVER_PROBLEMS}"]
+    sentence = f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}."
     if len(several) < len(evidence.rows):
-        sentences = [f"{sentences[0]} With {ONE_RUN}: {over_problems}"]
-    return sentences
+        sentence += f" With {ONE_RUN}: {OVER_PROBLEMS}"
+    return [sentence]
+
+
+def _trained(evidence: Evidence) -> tuple[list[RowEvidence], list[RowEvidence]]:
+    """The rows of methods, and those of them with several seeds."""
+    trained = [row for row in evidence.rows if row.method != BASE]
+    return trained, [row for row in trained if row.seeds > 1]
 
 
 def _seeds(rows: Sequence[RowEvidence]) -> str:
@@ -116,13 +122,6 @@ def _seeds(rows: Sequence[RowEvidence]) -> str:
     counts = [row.seeds for row in rows]
     count = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     return f"{count} seeds{'; few seeds' if min(counts) < FEW else ''}"
-
-
-def _over_seeds(rows: Sequence[RowEvidence]) -> str:
-    return (
-        f"± and [ ]: {PER_CENT} t interval over {_seeds(rows)}. It assumes that seeds vary equally under every "
-        "method, and does not cover the choice of problems."
-    )
 
 
 def _unequal_families(rows: Sequence[RowEvidence]) -> list[str]:

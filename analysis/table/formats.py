@@ -49,14 +49,11 @@ def to_markdown(table: Table) -> str:
     titles = [""]
     for setup, places in table.places().items():
         titles += [_markdown(table.title(setup)), *[""] * (len(places) - 1)]
-    lines = sheet.to_markdown(
-        Sheet(titles, [_heading_row(table), *_method_rows(table)]), _MARKDOWN_ESCAPES
-    )
+    rows = [_heading_row(table), *_method_rows(table)]
+    lines = sheet.to_markdown(Sheet(titles, rows), _MARKDOWN_ESCAPES)
     lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
-    last = [
-        *map(_markdown, table.notes),
-        *(f"**{_markdown(line)}**" for line in table.verdict.sentences),
-    ]
+    last = [_markdown(note) for note in table.notes]
+    last += [f"**{_markdown(sentence)}**" for sentence in table.verdict.sentences]
     last += markdown_advice(table.verdict)
     return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in last)
 
@@ -75,20 +72,25 @@ def to_latex(table: Table) -> str:
     would be too wide side by side have a tabular each.
     """
     evidence = evidence_formats.comment_lines(table.evidence) if table.evidence else ()
-    comments = [r"needs \usepackage{booktabs}", *table.notes, *evidence]
-    lines = [f"% {_one_line(text)}" for text in comments]
+    lines = []
+    for comment in (r"needs \usepackage{booktabs}", *table.notes, *evidence):
+        lines.append(f"% {_one_line(comment)}")
     for part in _latex_parts(table):
         columns = "|".join("c" * len(places) for places in part.places().values())
         lines += [rf"\begin{{tabular}}{{l{columns}}}", r"\toprule", *_latex_titles(part)]
         lines.append(_latex_row(_heading_row(part)))
-        rows = list(zip(part.rows, _method_rows(part), strict=True))
-        for group in range(3):
-            of_group = [
-                _latex_method(row, cells) for row, cells in rows if _latex_group(row) == group
-            ]
-            lines += [r"\midrule", *of_group] if of_group else []
+        # Rules part the method of the paper, its rivals, and the untrained student.
+        groups: list[list[str]] = [[], [], []]
+        for row, cells in zip(part.rows, _method_rows(part), strict=True):
+            named = replace(cells[0], text=_one_line(method_title(row.method)))
+            indent = "" if row.method == PROPOSED else r"\quad "
+            group = {PROPOSED: 0, BASE: 2}.get(row.method, 1)
+            groups[group].append(indent + _latex_row([named, *cells[1:]]))
+        for group in groups:
+            lines += [r"\midrule", *group] if group else []
         lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict.lines())]) + "\n"
+    lines += [f"% {_one_line(line)}" for line in table.verdict.lines()]
+    return "\n".join(lines) + "\n"
 
 
 def to_csv(table: Table) -> str:
@@ -99,13 +101,17 @@ def to_csv(table: Table) -> str:
     would take such percentages for fractions. Where the evidence is known its columns follow, in
     the same unit with one decimal more. Notes have no place in this form.
     """
-    values = [cell.value for row in table.rows for cell in row.cells if cell.value is not None]
-    highest = max(map(round_to_tenths, values), default=0)
+    highest = 0
+    for row in table.rows:
+        for cell in row.cells:
+            highest = max(highest, 0 if cell.value is None else round_to_tenths(cell.value))
     fractions, rows = 0 < highest <= 10, []
     columns = (*CSV_COLUMNS[:-1], table.metric.column)
     for row in table.rows:
         for column, cell in _pair_cells(table, row):
-            text = _fraction_text(cell) if fractions else cell.text
+            text = cell.text
+            if fractions and cell.value is not None:  # at most 1 percent: 0.7 percent is 0.007
+                text = f"0.{round_to_tenths(cell.value):03d}"
             fields = [row.method, column.setup, column.benchmark, text]
             if table.evidence:
                 known = table.evidence.find(column.setup, row.method)
@@ -124,23 +130,24 @@ def to_json(table: Table) -> str:
     they mean; empty and null for a table from a CSV file. `verdict` has a sentence for each method,
     and `advice` the command that gives every method more seeds, with the trials it adds.
     """
-    columns = [
-        {"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns
-    ]
     rows = []
     for row in table.rows:
+        cells = []
+        for cell in row.cells:
+            value = None if cell.value is None else float(cell.value)
+            cells.append({"value": value, "text": cell.text, "mark": cell.mark})
         names = {"method": row.method, "label": row.label, "title": method_title(row.method)}
-        rows.append({**names, "cells": [_cell_object(cell) for cell in row.cells]})
-    metric = {} if table.metric == PASS_AT_1 else {"metric": str(table.metric)}
+        rows.append(names | {"cells": cells})
     document = {
-        **metric,
-        "columns": columns,
+        "columns": [asdict(column) for column in table.columns],
         "rows": rows,
         "notes": list(table.notes),
         "verdict": list(table.verdict.sentences),
         "advice": asdict(table.verdict.advice) if table.verdict.advice else None,
         **evidence_formats.to_object(table.evidence),
     }
+    if table.metric != PASS_AT_1:
+        document["metric"] = str(table.metric)
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
@@ -161,24 +168,16 @@ def _heading_row(table: Table) -> list[Cell]:
 
 
 def _method_rows(table: Table) -> list[list[Cell]]:
-    """The scores, the name of a method that is the best of all bold."""
+    """The scores; the name of a method with the best average of every setup is bold."""
     rows = []
     for row, (label, *cells) in zip(table.rows, table.sheet().rows, strict=True):
-        rows.append(
-            [
-                replace(
-                    label, text=_one_line(label.text), mark="best" if _is_best(table, row) else None
-                ),
-                *cells,
-            ]
-        )
+        averages = []
+        for column, cell in _pair_cells(table, row):
+            if column.benchmark == AVERAGE:
+                averages.append(cell.mark)
+        mark: Mark | None = "best" if set(averages) == {"best"} else None
+        rows.append([replace(label, text=_one_line(label.text), mark=mark), *cells])
     return rows
-
-
-def _is_best(table: Table, row: Row) -> bool:
-    """Whether a method has the best average of every setup, so that its name is set bold."""
-    averages = [cell for column, cell in _pair_cells(table, row) if column.benchmark == AVERAGE]
-    return bool(averages) and all(cell.mark == "best" for cell in averages)
 
 
 def _markdown(text: str) -> str:
@@ -204,22 +203,9 @@ def _latex_titles(table: Table) -> list[str]:
     return [_latex_line(titles).lstrip(), " ".join(rules)] if rules else []
 
 
-def _latex_group(row: Row) -> int:
-    """Rules part the method of the paper, its rivals, and the untrained student."""
-    return {PROPOSED: 0, BASE: 2}.get(row.method, 1)
-
-
 def _latex_row(cells: Sequence[Cell]) -> str:
     return _latex_line(
         [cell.marked(_LATEX_MARKS, _LATEX_REACH) for cell in escaped(cells, _LATEX_ESCAPES)]
-    )
-
-
-def _latex_method(row: Row, cells: Sequence[Cell]) -> str:
-    """A row under the paper's name of its method."""
-    indent = "" if row.method == PROPOSED else r"\quad "
-    return indent + _latex_row(
-        [replace(cells[0], text=_one_line(method_title(row.method))), *cells[1:]]
     )
 
 
@@ -227,25 +213,12 @@ def _latex_parts(table: Table) -> list[Table]:
     """The table as one, or a table for each setup where the reach of the intervals makes it wider
     than a page.
     """
-    setups = list(table.places())
     widest = max((len(method_title(row.method)) for row in table.rows), default=0)
-    if (
-        table.evidence is None
-        or len(setups) < 2
-        or widest + LATEX_CELL * len(table.columns) <= LATEX_WIDTH
-    ):
-        return [table]
-    return [table.only(setup) for setup in setups]
-
-
-def _fraction_text(cell: Cell) -> str:
-    """The rounded percentage, at most 1, as a fraction: 0.7 percent is 0.007."""
-    return "" if cell.value is None else f"0.{round_to_tenths(cell.value):03d}"
-
-
-def _cell_object(cell: Cell) -> dict[str, float | str | None]:
-    value = None if cell.value is None else float(cell.value)
-    return {"value": value, "text": cell.text, "mark": cell.mark}
+    wide = widest + LATEX_CELL * len(table.columns) > LATEX_WIDTH
+    setups = list(table.places())
+    if table.evidence is not None and len(setups) > 1 and wide:
+        return [table.only(setup) for setup in setups]
+    return [table]
 
 
 FORMATS: Mapping[str, Callable[[Table], str]] = {

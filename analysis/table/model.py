@@ -111,26 +111,22 @@ class Table:
     def only(self, setup: str) -> Table:
         """The columns of one setup."""
         places = self.places()[setup]
-        rows = [
-            replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows
-        ]
-        return replace(
-            self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows)
-        )
+        rows = []
+        for row in self.rows:
+            rows.append(replace(row, cells=tuple(row.cells[place] for place in places)))
+        columns = tuple(self.columns[place] for place in places)
+        return replace(self, columns=columns, rows=tuple(rows))
 
     def sheet(self, reach: bool = True) -> Sheet:
         """The methods with their scores, beside which the `reach` of their intervals stands where
         it is known.
         """
+        evidence = self.evidence if reach else None
         rows = []
         for row in self.rows:
             cells = [Cell(row.label)]
             for column, cell in zip(self.columns, row.cells, strict=True):
-                known = (
-                    self.evidence.find(column.setup, row.method)
-                    if self.evidence and reach
-                    else None
-                )
+                known = evidence and evidence.find(column.setup, row.method)
                 margin = known.columns[column.benchmark].score.reach if known else ""
                 cells.append(replace(cell, reach=margin))
             rows.append(cells)
@@ -160,7 +156,8 @@ def make_table(
     benchmarks: dict[str, dict[str, None]] = {}  # of each setup, in order
     for _, setup, benchmark in values:
         own = benchmarks.setdefault(setup, {})
-        own |= {benchmark: None} if benchmark != AVERAGE else {}
+        if benchmark != AVERAGE:
+            own[benchmark] = None
     methods = order_methods(method for method, _, _ in values)
     size = len(methods) * sum(len(own) + 1 for own in benchmarks.values())
     if size > MOST_CELLS:
@@ -168,20 +165,14 @@ def make_table(
             f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most"
         )
     columns: list[TableColumn] = []
+    cells: dict[str, list[Cell]] = {method: [] for method in methods}
     for setup, own in benchmarks.items():
-        columns += _make_columns(setup, list(own), labels or {}, metric)
-    # Marks are given column by column, and rows then take their cells from each of them.
-    by_column = []
-    for column in columns:
-        of_methods = [
-            _look_up(values, method, column, benchmarks[column.setup]) for method in methods
-        ]
-        by_column.append(_make_cells(methods, of_methods))
-    rows = []
-    for position, method in enumerate(methods):
-        rows.append(
-            Row(method, method_label(method), tuple(cells[position] for cells in by_column))
-        )
+        for column in _make_columns(setup, list(own), labels or {}, metric):
+            columns.append(column)
+            scored = {method: _look_up(values, method, column, own) for method in methods}
+            for method, cell in _make_cells(scored).items():
+                cells[method].append(cell)
+    rows = [Row(method, method_label(method), tuple(cells[method])) for method in methods]
     return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, verdict, metric)
 
 
@@ -205,14 +196,13 @@ def _make_columns(
     """The average, then the benchmarks under their labels; those that have the same label keep
     their keys.
     """
+    average = AVERAGE_LABEL if metric == PASS_AT_1 else f"{AVERAGE_LABEL} {metric}"
+    columns = [TableColumn(setup, AVERAGE, average)]
     label_of = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
     uses = Counter(label_of.values())
-    named = [
-        TableColumn(setup, key, label if uses[label] == 1 else key)
-        for key, label in label_of.items()
-    ]
-    average = AVERAGE_LABEL if metric == PASS_AT_1 else f"{AVERAGE_LABEL} {metric}"
-    return [TableColumn(setup, AVERAGE, average), *named]
+    for key, label in label_of.items():
+        columns.append(TableColumn(setup, key, label if uses[label] == 1 else key))
+    return columns
 
 
 def _look_up(
@@ -225,21 +215,23 @@ def _look_up(
     return value
 
 
-def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> list[Cell]:
-    """The cells of one column. The untrained student is a reference, not a competitor, and is not
-    ranked.
+def _make_cells(values: Mapping[str, Fraction | None]) -> dict[str, Cell]:
+    """Method → cell, of one column. The untrained student is a reference, not a competitor, and is
+    not ranked.
     """
-    tenths = [None if value is None else round_to_tenths(value) for value in values]
-    ranked = {
-        n for n, method in zip(tenths, methods, strict=True) if n is not None and method != BASE
-    }
-    podium: tuple[Mark, Mark] = ("best", "second")
+    ranked = set[int]()
+    for method, value in values.items():
+        if value is not None and method != BASE:
+            ranked.add(round_to_tenths(value))
     # Ranked as printed: scores that round to the same tenth share a place.
-    marks = dict(zip(sorted(ranked, reverse=True), podium, strict=False))
-    cells = []
-    for method, value, n in zip(methods, values, tenths, strict=True):
-        mark = None if n is None or method == BASE else marks.get(n)
-        cells.append(Cell("" if value is None else tenths_text(value), value, mark))
+    best, second, *_ = [*sorted(ranked, reverse=True), None, None]
+    cells = {}
+    for method, value in values.items():
+        mark: Mark | None = None
+        if value is not None and method != BASE:
+            tenths = round_to_tenths(value)
+            mark = "best" if tenths == best else "second" if tenths == second else None
+        cells[method] = Cell("" if value is None else tenths_text(value), value, mark)
     return cells
 
 
@@ -262,16 +254,28 @@ def read_results(path: str | Path) -> list[Score]:
             f"{path}:{line}",
             "no rows follow the header: expected one row per method, setup and benchmark",
         )
-    scores = [_parse_record(f"{path}:{line}", header, record) for line, record in records]
-    _reject_duplicates(path, [line for line, _ in records], scores)
+    scores: dict[tuple[str, str, str], Score] = {}
+    lines: dict[tuple[str, str, str], int] = {}
+    for line, record in records:
+        score = _parse_record(f"{path}:{line}", header, record)
+        key = (score.method, score.setup, score.benchmark)
+        if key in scores:
+            row = f"columns method,setup,benchmark: {','.join(key)!r}"
+            _fail(
+                f"{path}:{line}", f"{row} is already on line {lines[key]}: expected every row once"
+            )
+        scores[key], lines[key] = score, line
     # One value above 1 shows that the file is in percent. A file in percent whose values are all at
     # most 1 cannot be told from one in fractions; `formats.to_csv` writes such a table in
     # fractions.
-    scale = 1 if any(score.value is not None and score.value > 1 for score in scores) else 100
-    return [
-        replace(score, value=None if score.value is None else score.value * scale)
-        for score in scores
-    ]
+    known = [score.value for score in scores.values() if score.value is not None]
+    if max(known, default=0) > 1:
+        return list(scores.values())
+    in_percent = []
+    for score in scores.values():
+        value = None if score.value is None else 100 * score.value
+        in_percent.append(replace(score, value=value))
+    return in_percent
 
 
 def _fail(where: str, problem: str) -> NoReturn:
@@ -350,15 +354,3 @@ def _parse_value(where: str, text: str) -> Fraction | None:
             f"{text!r} is out of range: expected percent from 0 to 100 or a fraction from 0 to 1",
         )
     return value
-
-
-def _reject_duplicates(path: str | Path, lines: Sequence[int], scores: Sequence[Score]) -> None:
-    first: dict[tuple[str, str, str], int] = {}
-    for line, score in zip(lines, scores, strict=True):
-        key = (score.method, score.setup, score.benchmark)
-        if key in first:
-            row = f"columns method,setup,benchmark: {','.join(key)!r}"
-            _fail(
-                f"{path}:{line}", f"{row} is already on line {first[key]}: expected every row once"
-            )
-        first[key] = line

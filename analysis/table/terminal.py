@@ -40,23 +40,10 @@ if TYPE_CHECKING:
 
 WIDE = 96  # columns from which on a setting has room beside the numbers
 LEAST = 24  # no terminal is taken to be narrower
-ABOVE = (
-    METHOD,
-    SCORE,
-    CONFIRMED,
-    GAP,
-    P,
-    LEAD,
-    OF,
-    SEEDS,
-    STEP,
-    TRUNCATED,
-    NO_ANSWER,
-)  # columns of the narrow form; the others follow on a line below
-NAMES = {
-    LIMITS: "interval",
-    GAP: GAP,
-}  # what columns are called there, the others by their headings in small letters
+# Columns of the narrow form; the others follow on a line below.
+ABOVE = (METHOD, SCORE, CONFIRMED, GAP, P, LEAD, OF, SEEDS, STEP, TRUNCATED, NO_ANSWER)
+# Their names there, where it is not the heading in small letters.
+NAMES = {LIMITS: "interval", GAP: GAP}
 
 
 def to_rich(table: Table, brief: bool = False) -> TerminalTable:

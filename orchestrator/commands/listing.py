@@ -84,7 +84,7 @@ def _results(runs: Path) -> Rows:
 
 KINDS: dict[str, tuple[Sequence[str], Callable[[Path], Rows]]] = {
     "experiments": (("name", "what it is"), _experiments),
-    "methods": (("label", "key", "name in the paper", "knobs"), _methods),
+    "methods": (("label", "key", "full name", "knobs"), _methods),
     "setups": (("name", "title"), _setups),
     "benchmarks": (("key", "problems", "file below data_dir"), _benchmarks),
     "results": (("folder", "digest", "last submit (UTC)", "its command"), _results),

@@ -95,6 +95,8 @@ def _merged(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[
     if kept != _placement_in(written):
         written["runtime"] = written["runtime"] | {"placement": kept}
     raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
+    if raw.get("confirm", {}) is None:  # `confirm=null` takes the confirming runs of a file away
+        del raw["confirm"]
     inline = _setups_in(raw) or _setups_in(written)
     if isinstance(raw.get("setups"), dict):
         raw["setups"] = list(inline)

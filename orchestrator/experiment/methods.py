@@ -214,7 +214,7 @@ def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
 class Method:
     """A method of on-policy distillation: one row of METHODS.
 
-    `title` is its name in the paper, `short` its name in every table, list, figure and W&B run.
+    `title` is its name in its paper, `short` its name in every table, list, figure and W&B run.
     `knobs` are its hyperparameters (Appendix A.2). `behavior` is the policy that samples the
     rollouts of optimizer step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given
     knobs, training, k and N. `response_limit` are the tokens after which the rollouts of step k are

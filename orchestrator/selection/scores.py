@@ -121,18 +121,21 @@ def tally_at(run: RunReader, evaluation_id: str, step: int, n: int) -> Tally:
 
 def benchmark_scores(run: RunReader, evaluation_ids: list[str], step: int) -> list[Fraction | None]:
     """pass@1 of one checkpoint on each benchmark; None for a benchmark without an evaluation."""
-    tallies = [tally(run, evaluation_id, step) for evaluation_id in evaluation_ids]
-    return [None if found is None else found.pass_at_1 for found in tallies]
+    scores = []
+    for evaluation_id in evaluation_ids:
+        counts = tally(run, evaluation_id, step)
+        scores.append(None if counts is None else counts.pass_at_1)
+    return scores
 
 
 def exact_mean(scores: Sequence[Fraction | None]) -> Fraction | None:
     """Unweighted mean over benchmarks; None if any is missing."""
-    present = [score for score in scores if score is not None]
-    return (
-        sum(present, Fraction(0)) / len(present)
-        if present and len(present) == len(scores)
-        else None
-    )
+    total = Fraction(0)
+    for score in scores:
+        if score is None:
+            return None
+        total += score
+    return total / len(scores) if scores else None
 
 
 def mean_score(run: RunReader, evaluation_ids: list[str], step: int) -> float | None:
@@ -143,13 +146,13 @@ def mean_score(run: RunReader, evaluation_ids: list[str], step: int) -> float | 
 
 def trajectory(run: RunReader, evaluation_ids: list[str]) -> dict[int, Fraction]:
     """Mean pass@1 by step, for the checkpoints that all benchmarks have."""
-    steps = set.intersection(
-        *(set(run.evaluated_steps(evaluation_id)) for evaluation_id in evaluation_ids)
-    )
-    means = {
-        step: exact_mean(benchmark_scores(run, evaluation_ids, step)) for step in sorted(steps)
-    }
-    return {step: mean for step, mean in means.items() if mean is not None}
+    first, *others = (set(run.evaluated_steps(each)) for each in evaluation_ids)
+    means = {}
+    for step in sorted(first.intersection(*others)):
+        mean = exact_mean(benchmark_scores(run, evaluation_ids, step))
+        if mean is not None:
+            means[step] = mean
+    return means
 
 
 def best_step(run: RunReader, evaluation_ids: list[str]) -> int | None:
@@ -157,13 +160,14 @@ def best_step(run: RunReader, evaluation_ids: list[str]) -> int | None:
 
     None before the first evaluation. A checkpoint with fewer samples was dropped from its race.
     """
-    means = trajectory(run, evaluation_ids)
-    samples = {
-        step: sum(_samples(run, evaluation_id, step) for evaluation_id in evaluation_ids)
-        for step in means
-    }
-    most = max(samples.values(), default=0)
-    return highest({step: mean for step, mean in means.items() if samples[step] == most})
+    by_samples: dict[int, dict[int, Fraction]] = {}  # step → mean of those with as many samples
+    for step, mean in trajectory(run, evaluation_ids).items():
+        samples = 0
+        for evaluation_id in evaluation_ids:
+            counts = tally(run, evaluation_id, step)
+            samples += counts.samples if counts is not None else 0
+        by_samples.setdefault(samples, {})[step] = mean
+    return highest(by_samples[max(by_samples)]) if by_samples else None
 
 
 def highest(means: dict[int, Fraction]) -> int | None:
@@ -181,11 +185,10 @@ def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
 
 def scored_checkpoints(study: Study, family: Family) -> list[ScoredCheckpoint]:
     """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
-    return [
-        _scored(study, setting, step)
-        for setting in family
-        for step in evaluated_steps(study, setting)
-    ]
+    found = []
+    for setting in family:
+        found += [_scored(study, setting, step) for step in evaluated_steps(study, setting)]
+    return found
 
 
 def evaluated_steps(study: Study, setting: Setting) -> list[int]:
@@ -193,14 +196,13 @@ def evaluated_steps(study: Study, setting: Setting) -> list[int]:
     itself.
     """
     ids = study.evaluation_ids(setting[0].setup).values()
-    steps = [
-        set(study.reader(unit).evaluated_steps(evaluation_id))
-        for unit in setting
-        for evaluation_id in ids
-    ]
-    return [
-        step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].is_untrained
-    ]
+    common: set[int] | None = None
+    for unit in setting:
+        for evaluation_id in ids:
+            steps = set(study.reader(unit).evaluated_steps(evaluation_id))
+            common = steps if common is None else common & steps
+    steps = sorted(common or ())
+    return steps if setting[0].is_untrained else [step for step in steps if step > 0]
 
 
 def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
@@ -228,11 +230,6 @@ def _scored(study: Study, setting: Setting, step: int) -> ScoredCheckpoint:
         wanted = evaluation_protocol.full_samples(evaluation, benchmark)
         sampled += Fraction(min(wanted, *(counts.samples for counts in tallies)), wanted)
     return ScoredCheckpoint(tuple(setting), step, sum(means, Fraction(0)) / len(means), sampled)
-
-
-def _samples(run: RunReader, evaluation_id: str, step: int) -> int:
-    found = tally(run, evaluation_id, step)
-    return found.samples if found is not None else 0
 
 
 def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:

@@ -126,9 +126,10 @@ def test_the_best_setting_of_a_family(tmp_path: Path, one_seed: Loaded) -> None:
     chosen = selected(one_seed, tmp_path)["trust_region"]
     assert (chosen.setup, chosen.candidates, chosen.best.step) == ("arithmetic", 4, 40)
     assert chosen.best.knobs == high.knobs == {"epsilon0": 0.05, "K": 12}
-    assert chosen.best.benchmarks == {
-        "arithmetic_short": Fraction(1, 2),
-        "arithmetic_long": Fraction(3, 4),
+    assert chosen.best.by_seed == {
+        "avg": [Fraction(5, 8)],
+        "arithmetic_short": [Fraction(1, 2)],
+        "arithmetic_long": [Fraction(3, 4)],
     }
     assert (chosen.best.mean, chosen.best.seeds, chosen.best.spread) == (Fraction(5, 8), 1, None)
 
