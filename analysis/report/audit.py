@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis.labels import setup_title
 from analysis.report.html import Html, bullets, element, join, paragraph, section
-from orchestrator.commands.audit import Audited, read_audit
 from orchestrator.selection.results_folder import folder_of
+from orchestrator.selection.second_opinion import Audited, read_audit
 from orchestrator.selection.study import Study
 
 WHAT = (

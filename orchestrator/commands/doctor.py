@@ -26,6 +26,7 @@ from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
+from orchestrator.selftest.template import NOT_TRIED, check_template
 from orchestrator.tracking.login import chosen_mode, server_url
 from orchestrator.tracking.tracker import tracker_function
 
@@ -82,7 +83,7 @@ def examine(study: Study | None, as_json: bool) -> int:
     findings: list[Finding] = []
     for name, check in checks:
         setup_name, _, of = name.rpartition(" ")
-        if of == "prompt" and any(
+        if of in ("prompt", "template") and any(
             (f.name, f.verdict) == (f"{setup_name} models", "fail") for f in findings
         ):
             continue  # transformers would report the same models in words of its own
@@ -292,6 +293,7 @@ def _setup_checks(
     return [
         (f"{name} benchmarks", lambda: _benchmarks(name, setup, experiment)),
         (f"{name} models", lambda: _models(name, setup, runs)),
+        (f"{name} template", lambda: _template(name, setup, experiment, runs)),
         (f"{name} prompt", lambda: _prompt(name, setup, experiment, runs)),
     ]
 
@@ -343,6 +345,13 @@ def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) 
         f"golds: {', '.join(golds)}",
     ]
     return Finding(f"{name} training data", "ok", "\n".join(lines))
+
+
+def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+    """The cost of the prompt to the teacher, if it is not the teacher's own template."""
+    detail = check_template(name, setup, experiment, runs)
+    verdict = "warn" if detail.startswith(NOT_TRIED) else "ok"
+    return Finding(f"{name} template", verdict, detail)
 
 
 def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:

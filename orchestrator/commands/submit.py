@@ -24,6 +24,7 @@ from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.liveness.drivers import Driving
 from orchestrator.liveness.lease import LEASE_PATIENCE_S
+from orchestrator.models import making
 from orchestrator.monitor import status
 from orchestrator.monitor.device_hours import hours_spent
 from orchestrator.monitor.status import Overview
@@ -34,6 +35,7 @@ from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
+from orchestrator.selftest.template import NOT_TRIED, check_template
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
@@ -181,6 +183,11 @@ def _check(job: Submission) -> None:
     try:
         prepare.fetch_data(job.study.experiment, job.say)
         prepare.check(job.study.experiment, job.study.runs)
+        for name, setup in job.study.experiment.setups.items():
+            found = check_template(name, setup, job.study.experiment, job.study.runs)
+            # Models that are made next are looked at when they are there.
+            if found.startswith(NOT_TRIED) and making.are_there(setup, job.study.runs):
+                job.say(f"{name}.prompt: {found}")
     finally:
         timer.cancel()
 

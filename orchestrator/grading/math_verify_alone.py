@@ -18,5 +18,6 @@ def judge(gold: Gold, answer: str) -> bool:
 
     # The parent keeps the deadline instead of the library's timeouts.
     no_limit: int = None  # pyright: ignore[reportAssignmentType]
-    read = [parse(rf"\boxed{{{text}}}", parsing_timeout=no_limit) for text in (gold.answer, answer)]
-    return verify(*read, timeout_seconds=no_limit)
+    right = parse(rf"\boxed{{{gold.answer}}}", parsing_timeout=no_limit)
+    given = parse(rf"\boxed{{{answer}}}", parsing_timeout=no_limit)
+    return verify(right, given, timeout_seconds=no_limit)

@@ -19,6 +19,7 @@ from orchestrator.experiment import evaluation_protocol
 from orchestrator.grading.gold import Gold
 from orchestrator.grading.grader import Grade, Grader
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection import second_opinion
 from orchestrator.selection.results_folder import folder_of
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
@@ -37,19 +38,19 @@ def test_disagreements_are_counted_in_responses() -> None:
             assert isinstance(gold, Gold)
             assert extracted is not None
             graded.append((gold.judge, extracted))
-            alone = gold.judge == audit.NAME
+            alone = gold.judge == second_opinion.NAME
             right = extracted == gold.answer
             return Grade(right if alone else extracted != "6", extracted)
 
-    found = audit.compared("s", "b", answers, golds, Fake())
+    found = second_opinion.compared("s", "b", answers, golds, Fake())
     assert (found.answers, found.refused, found.accepted, found.undecided) == (19, 2, 0, 0)
     assert found.rate == 2 / 19
-    assert found.examples == [audit.Example("q", "7", "7 + apples", True, 2)]
+    assert found.examples == [second_opinion.Example("q", "7", "7 + apples", True, 2)]
     assert len(graded) == 2 * len(answers)
 
 
 def test_math_verify_alone_grades_in_the_grading_process() -> None:
-    alone = Gold("\\frac{1}{2}", judge=audit.NAME)
+    alone = Gold("\\frac{1}{2}", judge=second_opinion.NAME)
     with Grader() as grader:
         assert grader.grade_answer(alone, "0.5").correct
         assert not grader.grade_answer(alone, "0.25").correct
@@ -59,9 +60,11 @@ def test_an_answer_without_a_second_verdict_is_no_disagreement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second judge ends its process, as one does that hangs and is killed."""
-    monkeypatch.setattr(audit, "NAME", "tests.commands.test_audit:ends_its_process")
+    monkeypatch.setattr(second_opinion, "NAME", "tests.commands.test_audit:ends_its_process")
     with Grader() as grader:
-        found = audit.compared("s", "b", Counter({("p", "5"): 3}), {"p": Gold("5")}, grader)
+        found = second_opinion.compared(
+            "s", "b", Counter({("p", "5"): 3}), {"p": Gold("5")}, grader
+        )
     assert (found.undecided, found.refused, found.rate) == (3, 0, None)
 
 
@@ -101,7 +104,7 @@ def test_an_audit_changes_no_record_and_stands_in_the_report(
     )
     after = [path.read_bytes() for path in sorted((tmp_path / vanilla.id).rglob("*.jsonl"))]
     assert after == before
-    assert audit.read_audit(folder_of(experiment.name, tmp_path))[0].rate == 0
+    assert second_opinion.read_audit(folder_of(experiment.name, tmp_path))[0].rate == 0
     assert BENCHMARK in str(audit_section(study))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from orchestrator.selection.confirmation import missing_units, with_confirmation
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
-from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop
+from orchestrator.trial.evaluation_loop import EvaluationLoop
 from orchestrator.workers.graded_sampling import Samples
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
 
@@ -270,10 +270,10 @@ def test_what_a_race_takes_to_the_end_are_the_counts_of_the_full_protocol(tmp_pa
             )
 
 
-@pytest.mark.parametrize("calls", [1, 4])
-def test_kills_at_any_moment_change_no_decision(tmp_path: Path, calls: int) -> None:
+@pytest.mark.parametrize(("calls", "zone"), [(1, 0), (4, 0), (4, 10)])
+def test_kills_at_any_moment_change_no_decision(tmp_path: Path, calls: int, zone: int) -> None:
     """Every few evaluations the process ends; the next one finds only the run directories."""
-    undisturbed, killed = world(), world()
+    undisturbed, killed = (world(f"evaluation.indifference={zone}") for _ in range(2))
     for sweep, runs in ((undisturbed, tmp_path / "a"), (killed, tmp_path / "b")):
         sweep.train(runs, "base_eval", "vanilla", "trust_region")
     undisturbed.finish(tmp_path / "a")
@@ -372,9 +372,8 @@ def test_the_winner_of_a_race_with_a_zone_gets_its_full_samples_from_fresh_draws
     assert full_steps(sweep, tmp_path, worse) == full_steps(sweep, tmp_path, better) == set()
     label, step = chosen(sweep, tmp_path)
     assert label == better.label
-    fresh = {(unit_id, sampling.step) for unit_id, sampling in sweep.log if sampling.draw}
-    assert fresh == {(better.id, step)}
-    assert status.missing_units(sweep.study(tmp_path))[0].kind == "base_eval"
+    fresh = {(unit_id, sampling.step) for unit_id, sampling in sweep.log if sampling.repetition}
+    assert {each for each in fresh if each[1]} == {(better.id, step)}
 
 
 def test_without_fresh_samples_the_winner_gets_all_of_the_others(tmp_path: Path) -> None:
@@ -398,18 +397,6 @@ def test_a_winner_with_fewer_samples_than_another_checkpoint_gets_all(tmp_path: 
     label, step = chosen(zone, tmp_path)
     assert label == better.label
     assert step in full_steps(zone, tmp_path, better)
-
-
-def test_a_race_with_a_zone_is_the_same_after_any_kill(tmp_path: Path) -> None:
-    whole, parts = world(ZONE), world(ZONE)
-    for sweep, runs in ((whole, tmp_path / "whole"), (parts, tmp_path / "parts")):
-        sweep.train(runs, "vanilla", "trust_region", "base_eval")
-    whole.finish(tmp_path / "whole")
-    while wants(parts.study(tmp_path / "parts")):
-        parts.calls_left = 5
-        with suppress(Killed, EvaluationFailed):
-            parts.finish(tmp_path / "parts")
-    assert evaluation_files(tmp_path / "whole") == evaluation_files(tmp_path / "parts")
 
 
 # --- fresh samples ---

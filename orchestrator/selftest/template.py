@@ -1,0 +1,129 @@
+"""Measures what the sweep's prompt costs the teacher, beside the teacher's own chat template.
+
+A teacher that is asked in foreign words answers as if it were off its path: its log-probabilities
+sink, and with them every target of the student. No loss shows that. Elsewhere such a mismatch cost
+0.29 nats a token and a failed reproduction (tinker-cookbook, issue 796).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.config import Experiment, PromptTemplate, Setup
+from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.engines.device import has_driver
+from orchestrator.engines.interface import Job
+from orchestrator.engines.memory import needs_gpu
+from orchestrator.errors import UserError
+from orchestrator.models import checkpoints, making
+
+# Nats a token: twice what rounding in bfloat16 may do (`workers.canary`), and a third of the
+# mismatch that is known to have spoilt a reproduction.
+MOST_NATS = 0.1
+PROBLEMS, TOKENS = 4, 32  # greedy answers of the teacher, and the length at which they are cut
+
+NOT_TRIED = "not tried"
+PLAIN = PromptTemplate(kind="plain")
+
+
+def own_template(setup: Setup) -> PromptTemplate:
+    """The words in which the teacher was trained to be asked.
+
+    A made teacher learned plain problems. Any other has a chat template, if its tokenizer has one;
+    thinking is the setup's choice and no mismatch.
+    """
+    if setup.teacher.recipe is not None:
+        return PLAIN
+    return PromptTemplate(kind="chat", enable_thinking=setup.prompt.enable_thinking)
+
+
+def asks_as_its_own(setup: Setup) -> bool:
+    """Whether prompt and own template are the same by the configuration alone."""
+    own = own_template(setup)
+    return (setup.prompt.kind, setup.prompt.system or None) == (own.kind, own.system)
+
+
+def check_template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> str:
+    """Say in a line what was found; UserError if the prompt costs the teacher more than the bound.
+
+    Models that are not made yet, or need a GPU on a machine without one, are not tried, and the
+    line says so.
+    """
+    if asks_as_its_own(setup):
+        return "the prompt is the teacher's own template"
+    if not making.are_there(setup, runs):
+        return f"{NOT_TRIED}: the models are not made yet"
+    if needs_gpu(setup) and not has_driver():
+        return f"{NOT_TRIED}: the models need a GPU; trb doctor EXP.yaml on a machine with one tries it"
+    cost = nats_apart(setup, experiment, runs)
+    if cost is None:
+        return "the teacher has no chat template of its own"
+    if cost > MOST_NATS:
+        raise UserError(
+            f"{name}.prompt: {cost:.2f} nats a token under the teacher's own template: expected at "
+            f"most {MOST_NATS:g}, or kind: {own_template(setup).kind} without a system message"
+        )
+    return f"{cost:.3f} nats a token under the teacher's own template, {MOST_NATS:g} allowed"
+
+
+def nats_apart(setup: Setup, experiment: Experiment, runs: Path) -> float | None:
+    """By how many nats a token the teacher's greedy answers are likelier under its own template.
+
+    None for a teacher without a chat template of its own.
+    """
+    from orchestrator.data.prompts import render
+    from orchestrator.engines.common.store import ModelStore
+
+    folders = [checkpoints.checkpoint_of(m, setup, runs) for m in (setup.student, setup.teacher)]
+    tokenizer = _tokenizer(setup, folders[1].path)
+    own = own_template(setup)
+    if own.kind == "chat" and not tokenizer.chat_template:
+        return None
+    benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
+    store = ModelStore(Job(setup, experiment.runtime, folders[0], folders[1], trains=False))
+    lost = counted = 0.0
+    for problem in load_benchmark(benchmark, experiment.data_dir, run)[:PROBLEMS]:
+        asked = render(problem.text, own, tokenizer)
+        answer, known = greedy(store.teacher, asked, setup.teacher.eos)
+        under_prompt = _log_probs(
+            store.teacher, render(problem.text, setup.prompt, tokenizer), answer
+        )
+        lost += sum(known) - sum(under_prompt)
+        counted += len(answer)
+    store.drop_all()
+    return lost / counted
+
+
+def greedy(teacher, prompt: Sequence[int], eos: int) -> tuple[list[int], list[float]]:  # pyright: ignore[reportMissingParameterType]
+    """The teacher's most likely answer, token by token, and the log-probabilities of its tokens."""
+    import torch
+
+    answer: list[int] = []
+    known: list[float] = []
+    with torch.no_grad():
+        while len(answer) < TOKENS and (not answer or answer[-1] != eos):
+            row = torch.tensor([[*prompt, *answer]], device=teacher.device)
+            log_p = teacher.log_prob(
+                teacher.head(teacher.hidden(row, torch.ones_like(row))[0, -1:])
+            )
+            answer.append(int(log_p[0].argmax()))
+            known.append(float(log_p[0].max()))
+    return answer, known
+
+
+def _log_probs(teacher, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:  # pyright: ignore[reportMissingParameterType]
+    from orchestrator.engines.common.causal import log_probs_of
+
+    return log_probs_of(teacher, [*prompt, *answer])[-len(answer) :]
+
+
+def _tokenizer(setup: Setup, folder: str):  # pyright: ignore[reportMissingParameterType]
+    """The teacher's tokenizer; an embedded one is known by name."""
+    if setup.teacher.recipe is not None:
+        from orchestrator.models.embedded import make_tokenizer
+
+        return make_tokenizer(setup.tokenizer or "")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
