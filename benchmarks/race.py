@@ -5,7 +5,7 @@ other or far apart. Four ways to choose a checkpoint meet on the same families:
 
 - `race`: the race for the pick of the full protocol;
 - `zone`: the race with an indifference zone of 0.3 points;
-- `SySRs`: Synchronized Successive Rejects (Lyu et al. 2026, arXiv 2606.07726, Algorithm 1 and the
+- `SySRs`: Synchronized Successive Rejects (Lyu et al. 2026, arXiv 2606.07726, the abstract and the
   authors' code): the K − 1 phases of Successive Rejects (Audibert and Bubeck 2010), each of which
   drops the worst, with the same queries for all that are left. A query is here a sample of a
   problem, drawn without replacement. It gets as many generations as `zone` took on the family,

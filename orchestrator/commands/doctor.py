@@ -26,6 +26,7 @@ from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
+from orchestrator.selftest.endings import check_endings
 from orchestrator.selftest.template import NOT_TRIED, check_template
 from orchestrator.tracking.login import chosen_mode, server_url
 from orchestrator.tracking.tracker import tracker_function
@@ -83,7 +84,7 @@ def examine(study: Study | None, as_json: bool) -> int:
     findings: list[Finding] = []
     for name, check in checks:
         setup_name, _, of = name.rpartition(" ")
-        if of in ("prompt", "template") and any(
+        if of in ("prompt", "template", "endings") and any(
             (f.name, f.verdict) == (f"{setup_name} models", "fail") for f in findings
         ):
             continue  # transformers would report the same models in words of its own
@@ -294,6 +295,7 @@ def _setup_checks(
         (f"{name} benchmarks", lambda: _benchmarks(name, setup, experiment)),
         (f"{name} models", lambda: _models(name, setup, runs)),
         (f"{name} template", lambda: _template(name, setup, experiment, runs)),
+        (f"{name} endings", lambda: _endings(name, setup, experiment, runs)),
         (f"{name} prompt", lambda: _prompt(name, setup, experiment, runs)),
     ]
 
@@ -352,6 +354,13 @@ def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Fi
     detail = check_template(name, setup, experiment, runs)
     verdict = "warn" if detail.startswith(NOT_TRIED) else "ok"
     return Finding(f"{name} template", verdict, detail)
+
+
+def _endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+    """The share of the teacher's answers that end with the pair's stop token."""
+    detail = check_endings(name, setup, experiment, runs)
+    verdict = "warn" if detail.startswith(NOT_TRIED) else "ok"
+    return Finding(f"{name} endings", verdict, detail)
 
 
 def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:

@@ -76,7 +76,7 @@ def nats_apart(setup: Setup, experiment: Experiment, runs: Path) -> float | None
     from orchestrator.engines.common.store import ModelStore
 
     folders = [checkpoints.checkpoint_of(m, setup, runs) for m in (setup.student, setup.teacher)]
-    tokenizer = _tokenizer(setup, folders[1].path)
+    tokenizer = tokenizer_of(setup, folders[1].path)
     own = own_template(setup)
     if own.kind == "chat" and not tokenizer.chat_template:
         return None
@@ -118,7 +118,7 @@ def _log_probs(teacher, prompt: Sequence[int], answer: Sequence[int]) -> list[fl
     return log_probs_of(teacher, [*prompt, *answer])[-len(answer) :]
 
 
-def _tokenizer(setup: Setup, folder: str):  # pyright: ignore[reportMissingParameterType]
+def tokenizer_of(setup: Setup, folder: str):  # pyright: ignore[reportMissingParameterType]
     """The teacher's tokenizer; an embedded one is known by name."""
     if setup.teacher.recipe is not None:
         from orchestrator.models.embedded import make_tokenizer

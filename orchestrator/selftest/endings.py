@@ -1,0 +1,81 @@
+"""Measures how many of the teacher's answers end with the stop token of the pair.
+
+Student and teacher stop with different ids, which a setup names. With a wrong one the teacher never
+stops in the eyes of the sweep: its targets teach the student to go on, and responses grow until all
+are cut (ms-swift, issue 9526). Losses stay finite meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.config import Experiment, Setup
+from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.engines.device import has_driver
+from orchestrator.engines.interface import Job, Limits
+from orchestrator.engines.memory import needs_gpu
+from orchestrator.errors import UserError
+from orchestrator.models import checkpoints, making
+from orchestrator.selftest.template import NOT_TRIED, tokenizer_of
+
+# A teacher that answers ends nearly always; one whose stop token is another id ends by chance. The
+# bound lies far from both, since long answers are cut at the setup's limit.
+LEAST_SHARE = 0.1
+PROBLEMS, LONGEST = 16, 2048  # answers, and the most tokens of each
+
+
+def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> str:
+    """Say in a line what was found; UserError if fewer answers end than the bound.
+
+    Models of random weights, models that are not made yet, and models that need a GPU on a machine
+    without one are not tried, and the line says so.
+    """
+    if setup.teacher.recipe is not None and not setup.teacher.recipe.updates:
+        return f"{NOT_TRIED}: the teacher's weights are random"
+    if not making.are_there(setup, runs):
+        return f"{NOT_TRIED}: the models are not made yet"
+    if needs_gpu(setup) and not has_driver():
+        return f"{NOT_TRIED}: the models need a GPU; trb doctor EXP.yaml on a machine with one tries it"
+    from orchestrator.data.prompts import render
+
+    student, teacher = (
+        checkpoints.checkpoint_of(model, setup, runs) for model in (setup.student, setup.teacher)
+    )
+    tokenizer = tokenizer_of(setup, teacher.path)
+    benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
+    problems = load_benchmark(benchmark, experiment.data_dir, run)[:PROBLEMS]
+    prompts = [render(problem.text, setup.prompt, tokenizer) for problem in problems]
+    job = Job(setup, experiment.runtime, student, teacher, trains=False)
+    ended, limit = share_that_ends(job, prompts), _limit(setup)
+    if ended < LEAST_SHARE:
+        raise UserError(
+            f"{name}.teacher.eos: {setup.teacher.eos}: expected the id with which the teacher stops: "
+            f"{ended:.0%} of its answers end within {limit:,} tokens, at least {LEAST_SHARE:.0%} should"
+        )
+    return f"{ended:.0%} of the teacher's answers end within {limit:,} tokens"
+
+
+def share_that_ends(job: Job, prompts: Sequence[tuple[int, ...]]) -> float:
+    """Share of the teacher's samples at T = 1, one for each prompt, that end before the limit."""
+    from orchestrator.engines.torch.engine import TorchEngine
+    from orchestrator.policy.randomness import Purpose, SequenceKey
+    from orchestrator.policy.spec import Student
+    from orchestrator.rollouts import Request
+
+    requests = [
+        Request(ids, SequenceKey(Purpose.CONTINUATION, 0, 0, index, 0))
+        for index, ids in enumerate(prompts)
+    ]
+    engine = TorchEngine(job)
+    answering = engine.sampler("teacher")
+    answering.start(teacher=False)
+    cut = 0
+    for part in answering.sample(requests, Student(), Limits(_limit(job.setup))):
+        cut += int(part.truncated_B.sum())
+    engine.close()
+    return 1 - cut / len(requests)
+
+
+def _limit(setup: Setup) -> int:
+    return min(setup.training.max_response_tokens, LONGEST)
