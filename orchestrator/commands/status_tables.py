@@ -1,4 +1,7 @@
-"""The tables of `trb status`: a row for each unit, or for each method of a large sweep."""
+"""The tables of `trb status`: a row for each unit, or for each method of a large sweep.
+
+The sentences around them are those of `display`.
+"""
 
 from __future__ import annotations
 

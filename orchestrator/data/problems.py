@@ -4,6 +4,7 @@ A row of a training file is {id, problem, answer}. Benchmark files keep their ow
 answer forms: the text is `problem` or `question`; the id is `id` or `unique_id`, else the row's
 number; the gold is `answer`, OlympiadBench's `final_answer`, or the last box of a `solution`.
 GSM8K's answers are whole solutions that end in `#### gold`. Field names are case-insensitive.
+Data without answers get their golds from `data.majority`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Renders problems as token ids, the same for student and teacher, training and evaluation."""
+"""Renders problems as token ids, the same for student and teacher, training and evaluation.
+
+The words around a problem are those of the setup's `prompt`.
+"""
 
 from __future__ import annotations
 

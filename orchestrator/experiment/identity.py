@@ -1,12 +1,13 @@
-"""Ids of units and evaluations: digests of configuration keys, which are all named here.
+"""Ids of units and evaluations: digests of configuration keys, each named here or, of models and of
+later additions, in `models.identity`.
 
 `units` puts the readable part, setup, method and knobs, before the digest.
 
 Same identity ⇒ same training, so a key belongs here if it can change the result of training (or,
 for an evaluation, the samples and their grades). A new key of a configuration class changes no id
-until it is named here. Name it under `models.identity.LATER`, and it counts only if it differs from its default, so
-that earlier ids stay. Any other change to an identity gives every unit another id: bump SCHEMA and
-say so in CHANGELOG.
+until it is named. Name it under `models.identity.LATER`, and it counts only if it differs from its
+default, so that earlier ids stay. Any other change to an identity gives every unit another id: bump
+SCHEMA and say so in CHANGELOG.
 """
 
 from __future__ import annotations

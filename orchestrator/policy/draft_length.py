@@ -1,8 +1,8 @@
 """Chooses γ, the number of tokens that the student drafts before the teacher judges them.
 
 γ changes the time, never the result. Engines (`engines.common.store`, `engines.sglang.blending`)
-pass a behavior's `acceptance_guess` and the costs of their models; `runtime.draft_length` overrides
-the choice.
+pass a behavior's `acceptance_guess` and the costs of their models, and cap γ by what a round may take
+of a GPU's memory, SGLang at 16. `runtime.draft_length` takes the place of the choice, under the caps.
 """
 
 from __future__ import annotations

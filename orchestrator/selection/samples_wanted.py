@@ -2,8 +2,9 @@
 after any kill.
 
 A checkpoint gets the first rung of samples as soon as it exists. Once all trials of a family are
-trained, its race is replayed from the counts at each rung (`selection.race` has the bounds), and the
-survivors get the next rung. Under `budget: full` the first rung is the last. When no more samples
+trained, its race is replayed from the counts at each rung, and the survivors get the next rung. A
+union bound shares `evaluation.error` among the rungs (`selection.race` derives it). Under
+`budget: full` the first rung is the last. When no more samples
 are wanted, the checkpoint selected in the family gets fresh samples, which take no part in
 selection. The survivors of a race get all n samples before that. With an indifference zone a race may
 end with fewer samples, and only the winner gets n samples: fresh ones.

@@ -1,5 +1,5 @@
 """Intervals and p-values over training runs: t, with the variance between seeds pooled over the
-methods of a setup.
+methods of a setup. Every p-value of a table is computed here.
 
 What differs from one training run to the next is far more than what differs from one set of
 problems to the next, and a handful of seeds is too few for a bootstrap. All methods of a setup take

@@ -130,7 +130,7 @@ def test_mistakes_are_one_line(
 
 def test_numbers_from_a_file_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--results", "results.csv", "--compare", "skd,vanilla") == 2
-    assert "--compare: 'skd,vanilla': expected an EXP.yaml" in capsys.readouterr().err
+    assert "--compare: 'skd,vanilla': expected EXP.yaml" in capsys.readouterr().err
 
 
 def test_different_problems_cannot_be_compared(tmp_path: Path, loaded: Loaded) -> None:

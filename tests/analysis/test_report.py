@@ -518,6 +518,7 @@ def test_a_browser_shows_it_without_complaint(
         "[...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)"
     ) == [
         *(1, 8, 4, 3),  # setups, scores, selected checkpoints, scores at equal cost
+        12,  # what pass@1 hides
         *(3, 3, 9),  # diagnostics twice, costs
         *(10, 7, keys),  # units, methods, keys
         *(2, 2),  # benchmarks, data
