@@ -1,7 +1,8 @@
 """The judges of answers: by name, or by `module:function` for a judge of one's own.
 
-docs/add-a-grader.md explains how to write one, also one that asks a language model. A judge runs in the grading process (`worker`). This
-module finds it, and tells its version, which is part of an evaluation's id.
+docs/add-a-grader.md explains how to write one, also one that asks a language model. A judge runs in
+the grading process (`worker`). This module finds it, and tells its version, which is part of an
+evaluation's id.
 """
 
 from __future__ import annotations
