@@ -154,7 +154,8 @@ class _Largest:
         reach = t * self._scale[None, :, None]
         width = np.sqrt(1 - self._shares)
         inside = self._ndtr((reach - middle) / width) - self._ndtr((-reach - middle) / width)
-        return float(1 - self._of_z @ inside.prod(axis=2) @ self._of_scale)
+        # Far out the sums of the quadrature round to slightly more than 1.
+        return max(0.0, float(1 - self._of_z @ inside.prod(axis=2) @ self._of_scale))
 
 
 _largest = lru_cache(maxsize=256)(_Largest)  # the columns of a table have the same numbers of runs

@@ -128,3 +128,9 @@ def test_a_difference_that_is_there_is_found() -> None:
         assert spread is not None
         found.append(significance.p_value(scores[1].mean() - scores[0].mean(), spread, 5, 5) < 0.05)
     assert np.mean(found) > 0.9
+
+
+def test_p_is_a_probability_however_large_the_difference() -> None:
+    adjusted = significance.adjusted([80.0, -20.0, 0.1], SeedSpread(1.2, 60), [5, 5, 5], 5)
+    assert all(0 <= p <= 1 for p in adjusted.p_values)
+    assert adjusted.p_values[0] <= adjusted.p_values[1] < 1e-9
