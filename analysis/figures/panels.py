@@ -143,6 +143,8 @@ def set_title(target: Axes | Figure, text: str) -> None:
 
 # --- legends ---
 
+LEGEND_ROWS, LEGEND_ROW = 5, 0.18  # rows that a figure has room for; inches of each further one
+
 
 def shared_legend(figure: Figure, panels: Iterable[Axes], note: str | None = None) -> None:
     """One legend below all panels, each label once, under a `note`."""
@@ -168,6 +170,9 @@ def legend_below(figure: Figure, handles: Sequence[Any], note: str | None = None
         text = handle.get_label().replace("$", "")
         longest = max(longest, len(text.replace("\\varepsilon", "e").replace("\\tau", "t")))
     columns = max(1, min(len(handles), int(width / (0.5 + 0.068 * longest))))
+    # A legend of many methods makes the figure higher; the panels would have no room otherwise.
+    rows = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * max(0, rows - LEGEND_ROWS))
     figure.legend(
         handles=handles,
         loc="outside lower center",

@@ -22,7 +22,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
 )  # fmt: skip
 GRAY = "#767676"
 STUDENT, TEACHER = "#BBBBBB", "#C44E52"
-# Colour and marker of the paper's methods. Another method needs no entry: it gets one of OTHERS.
+# Colour and marker of the paper's methods. Another method needs no entry: it gets a pair of its own from the lists below.
 STYLES = {
     "vanilla": (BLACK, "X"),
     "trust_region": (BLUE, "o"),
@@ -32,7 +32,9 @@ STYLES = {
     "temperature_warmup": (ORANGE, "v"),
     "sft_warmup": (VERMILLION, "s"),
 }
-OTHERS = (("#7A5195", "*"), ("#8C564B", "P"), ("#4D7C0F", "d"), ("#374151", "h"))
+# Other methods go round seven colours and six markers, which makes 42 pairs.
+OTHER_COLORS = ("#7A5195", "#8C564B", "#4D7C0F", "#374151", "#B45309", "#0F766E", "#BE185D")
+OTHER_MARKERS = ("*", "P", "d", "h", "<", ">")
 EPSILON = r"$\varepsilon$"  # a KL budget, of whatever method
 
 _SETTINGS: Any = {
@@ -71,7 +73,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 def method_style(method: str, index: int = 0) -> tuple[str, str]:
     """Colour and marker of a method, the same in every figure; `index` chooses for unknown ones."""
-    return STYLES.get(method, OTHERS[index % len(OTHERS)])
+    other = OTHER_COLORS[index % len(OTHER_COLORS)], OTHER_MARKERS[index % len(OTHER_MARKERS)]
+    return STYLES.get(method, other)
 
 
 def shades(color: str, count: int) -> list[Any]:
