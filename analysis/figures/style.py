@@ -22,7 +22,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
 )  # fmt: skip
 GRAY = "#767676"
 STUDENT, TEACHER = "#BBBBBB", "#C44E52"
-# Colour and marker of the paper's methods. Another method needs no entry: it gets a pair of its own from the lists below.
+# Colour and marker of the paper's methods. Another method needs no entry: the lists below give it a pair.
 STYLES = {
     "vanilla": (BLACK, "X"),
     "trust_region": (BLUE, "o"),
