@@ -32,3 +32,14 @@ def test_models_that_are_not_there_are_not_tried(tmp_path: Path) -> None:
     foreign = replace(setup, prompt=PromptTemplate(kind="plain", system="9+9+9=1"))
     found = template.check_template("arithmetic", foreign, experiment, tmp_path)
     assert found.startswith("not tried")
+
+
+def test_a_chat_template_is_found_in_either_place(tmp_path: Path) -> None:
+    assert not template.has_chat_template(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": null}')
+    assert not template.has_chat_template(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    assert template.has_chat_template(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert template.has_chat_template(tmp_path)
