@@ -351,7 +351,7 @@ def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) 
 
 def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
     """The cost of the prompt to the teacher, if it is not the teacher's own template."""
-    detail = check_template(name, setup, experiment, runs)
+    detail = check_template(name, setup, experiment, runs, on_gpu=True)
     verdict = "warn" if detail.startswith(NOT_TRIED) else "ok"
     return Finding(f"{name} template", verdict, detail)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.config import Experiment, PromptTemplate, Setup
@@ -32,11 +33,11 @@ def own_template(setup: Setup) -> PromptTemplate:
     """The words in which the teacher was trained to be asked.
 
     A made teacher learned plain problems. Any other has a chat template, if its tokenizer has one;
-    thinking is the setup's choice and no mismatch.
+    the system message and thinking are the setup's choice and no mismatch.
     """
     if setup.teacher.recipe is not None:
         return PLAIN
-    return PromptTemplate(kind="chat", enable_thinking=setup.prompt.enable_thinking)
+    return replace(setup.prompt, kind="chat")
 
 
 def asks_as_its_own(setup: Setup) -> bool:
@@ -45,17 +46,19 @@ def asks_as_its_own(setup: Setup) -> bool:
     return (setup.prompt.kind, setup.prompt.system or None) == (own.kind, own.system)
 
 
-def check_template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> str:
+def check_template(
+    name: str, setup: Setup, experiment: Experiment, runs: Path, on_gpu: bool = False
+) -> str:
     """Say in a line what was found; UserError if the prompt costs the teacher more than the bound.
 
-    Models that are not made yet, or need a GPU on a machine without one, are not tried, and the
-    line says so.
+    Models that are not made yet are not tried, and the line says so. Models that need a GPU are
+    tried `on_gpu` alone: the process then holds some of its memory until it ends.
     """
     if asks_as_its_own(setup):
         return "the prompt is the teacher's own template"
     if not making.are_there(setup, runs):
         return f"{NOT_TRIED}: the models are not made yet"
-    if needs_gpu(setup) and not has_driver():
+    if needs_gpu(setup) and not (on_gpu and has_driver()):
         return f"{NOT_TRIED}: the models need a GPU; trb doctor EXP.yaml on a machine with one tries it"
     teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
     if setup.teacher.recipe is None and not has_chat_template(Path(teacher.path)):

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.config import PromptTemplate
 from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_setup
 from orchestrator.selftest import template
 from orchestrator.sweep import prepare
 from tests.fake_runs import quickstart
@@ -43,3 +44,12 @@ def test_a_chat_template_is_found_in_either_place(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert template.has_chat_template(tmp_path)
+
+
+def test_the_setups_system_message_in_the_teachers_template_is_no_mismatch() -> None:
+    for name in ("qwen3-1.7b", "qwen3-0.6b"):
+        setup = load_setup(name)
+        assert setup.prompt.system
+        assert template.asks_as_its_own(setup)
+        plain = replace(setup, prompt=replace(setup.prompt, kind="plain"))
+        assert not template.asks_as_its_own(plain)
