@@ -22,7 +22,7 @@ from orchestrator.planning.calibrated import FOLDER, Card, calibration_path, gpu
 from orchestrator.planning.costs import SetupCosts
 from orchestrator.planning.seconds import measure
 from orchestrator.planning.steps import teacher_online_steps
-from orchestrator.policy.spec import Behavior
+from orchestrator.policy.spec import Behavior, TeacherSequences
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.measuring import Measuring
@@ -113,9 +113,10 @@ def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
     behaviors: dict[str, Behavior] = {}
     for unit in study.units_of(name):
         if unit.method is not None and unit.is_trial and needs_teacher(unit.method, unit.knobs, 0):
-            behaviors.setdefault(
-                unit.method, behavior_at(unit.method, unit.knobs, teacher_online_steps(unit) // 2)
-            )
+            behavior = behavior_at(unit.method, unit.knobs, teacher_online_steps(unit) // 2)
+            if isinstance(behavior, TeacherSequences):  # measured by a response of the teacher
+                behavior = behavior.of(0.0)
+            behaviors.setdefault(unit.method, behavior)
     folders: dict[Owner, Path] = {}
     made: list[Owner] = []
     owners: tuple[Owner, ...] = ("student", "teacher")

@@ -191,13 +191,17 @@ def _no_estimator(grid: Grid, name: str, setup: Setup) -> None:
     one_of("training.objective (with this method)", setup.training.objective, DIVERGENCES)
 
 
-def _limit_fits(grid: Grid, name: str, setup: Setup) -> None:
-    for tokens in grid["tokens"]:
-        if tokens > setup.training.max_response_tokens:
-            limit = setup.training.max_response_tokens
-            raise refuse(
-                "methods.….tokens", tokens, f"≤ {name}'s training.max_response_tokens={limit}"
-            )
+def _limit_fits(method: str) -> Callable[[Grid, str, Setup], None]:
+    """The check of a method whose knob `tokens` limits responses."""
+
+    def fits(grid: Grid, name: str, setup: Setup) -> None:
+        limit = setup.training.max_response_tokens
+        for tokens in grid["tokens"]:
+            if tokens > limit:
+                key, right = f"methods.{method}.tokens", f"training.max_response_tokens={limit}"
+                raise refuse(key, tokens, f"≤ {name}'s {right}")
+
+    return fits
 
 
 def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
@@ -431,7 +435,7 @@ METHODS: dict[str, Method] = {
         "Prefix",
         {"tokens": Knob("Tokens after which training responses are cut.", Count, "$h$")},
         response_limit=lambda knobs, step, longest: knobs["tokens"],
-        fits=_limit_fits,
+        fits=_limit_fits("prefix_horizon"),
     ),
     "growing_horizon": Method(
         "Growing horizon",
@@ -445,7 +449,7 @@ METHODS: dict[str, Method] = {
         response_limit=lambda knobs, step, longest: growing_limit(
             knobs["tokens"], knobs["K"], step, longest
         ),
-        fits=_limit_fits,
+        fits=_limit_fits("growing_horizon"),
         axis="K",
         fades="K",
     ),

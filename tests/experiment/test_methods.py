@@ -280,7 +280,7 @@ def test_a_horizon_beyond_the_limit_is_refused() -> None:
     setup = load_setup("arithmetic")
     longest = setup.training.max_response_tokens
     METHODS["prefix_horizon"].fits({"tokens": [longest]}, "arithmetic", setup)
-    with pytest.raises(UserError, match=f"{longest + 1}"):
+    with pytest.raises(UserError, match=rf"methods\.prefix_horizon\.tokens: {longest + 1}"):
         METHODS["prefix_horizon"].fits({"tokens": [longest + 1]}, "arithmetic", setup)
 
 
