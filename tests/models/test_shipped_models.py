@@ -97,6 +97,8 @@ def make_again(parent: Path) -> dict[str, Path]:
         children[-1].send(model_identity(model, setup) | {"folder": str(folders[role])})
     for _, message in messages(children):
         assert isinstance(message, dict | Result), message
+    for child in children:
+        child.end()
     return folders
 
 
