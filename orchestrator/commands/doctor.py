@@ -358,7 +358,7 @@ def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Fi
 
 def _endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
     """The share of the teacher's answers that end with the pair's stop token."""
-    detail = check_endings(name, setup, experiment, runs)
+    detail = check_endings(name, setup, experiment, runs, on_gpu=True)
     verdict = "warn" if detail.startswith(NOT_TRIED) else "ok"
     return Finding(f"{name} endings", verdict, detail)
 
