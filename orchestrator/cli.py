@@ -317,6 +317,21 @@ def _probe_continuation(options: argparse.Namespace) -> int:
     return 0
 
 
+def _pack(options: argparse.Namespace) -> int:
+    from orchestrator.commands.pack import pack
+
+    study = _sound(options)
+    if _lack_runs(options):
+        return 1
+    return pack(study, options.output, not options.no_texts)
+
+
+def _open(options: argparse.Namespace) -> int:
+    from orchestrator.commands.open_pack import open_and_show
+
+    return open_and_show(options.file, options.to, _console())
+
+
 def _eval(options: argparse.Namespace) -> int:
     from orchestrator.commands.evaluate import evaluate_model
 
@@ -423,6 +438,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "regrade": _regrade,
     "dashboard": _dashboard,
+    "pack": _pack,
+    "open": _open,
     "eval": _eval,
     "grade": _grade,
     "config": _config,
