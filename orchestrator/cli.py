@@ -332,6 +332,22 @@ def _open(options: argparse.Namespace) -> int:
     return open_and_show(options.file, options.to, _console())
 
 
+def _export(options: argparse.Namespace) -> int:
+    from orchestrator.commands.export import export, only_experiment
+
+    # Without an experiment argparse takes the first override for it.
+    if options.experiment is not None and "=" in options.experiment.name:
+        options.overrides = [str(options.experiment), *options.overrides]
+        options.experiment = None
+    if options.experiment is None:
+        options.experiment = only_experiment(options.runs or default_runs())
+    study = _sound(options)
+    if _lack_runs(options):
+        return 1
+    print(export(study, options.method, options.output, options.setup, options.seed))
+    return 0
+
+
 def _eval(options: argparse.Namespace) -> int:
     from orchestrator.commands.evaluate import evaluate_model
 
@@ -440,6 +456,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "dashboard": _dashboard,
     "pack": _pack,
     "open": _open,
+    "export": _export,
     "eval": _eval,
     "grade": _grade,
     "config": _config,

@@ -172,6 +172,17 @@ def _add_archive_commands(commands: Commands) -> None:
     opened.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
     opened.option("--to", "DIR", "folder to unpack to (default: the sweep's name here)", Path)
 
+    text = "the selected checkpoint of a method as a Hugging Face folder with a model card"
+    export = _command(commands, "export", text)
+    export.add_argument("method", metavar="METHOD", help="a method, by key or label")
+    text = f"{EXPERIMENT} (default: the only one in the runs folder)"
+    export.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?", help=text)
+    _add_differences(export)
+    _add_runs(export)
+    export.option("--output", "DIR", "folder to write, which must not exist", Path, required=True)
+    export.option("--setup", "NAME", "needed where the experiment has several setups")
+    export.option("--seed", "N", "of several training runs (default: the first)", whole_number)
+
 
 def _add_model_commands(commands: Commands) -> None:
     text = "pass@1 of any checkpoint with the sweep's evaluator"
