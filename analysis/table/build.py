@@ -25,14 +25,18 @@ PERCENT = 100
 FEW_PROBLEMS = 30  # the smallest of the paper's benchmarks has as many
 
 
-def results_table(study: Study, metric: Metric = PASS_AT_1, cost: str = "updates") -> Table:
+def results_table(
+    study: Study, metric: Metric = PASS_AT_1, cost: str = "updates", brief: bool = False
+) -> Table:
     """The paper's table so far, with what it rests on; notes say what is missing.
 
     A benchmark that was added to finished trials leaves the columns of the others as they are.
     Their rows are selected without it, and averages, evidence and verdict wait until it is
     evaluated. Checkpoints are selected by pass@1, whatever the `metric` is. `cost` is the measure
-    of `analysis.costs` at which methods are compared, too. UserError where two selected checkpoints
-    of a setup were evaluated on different problems, or where a problem has fewer than k samples.
+    of `analysis.costs` at which methods are compared, too; a `brief` table lacks this comparison and
+    the numbers of the responses, which take most of its time. UserError where two selected
+    checkpoints of a setup were evaluated on different problems, or where a problem has fewer than k
+    samples.
     """
     study = with_confirmation(study.snapshot())
     awaited = _awaited(study)
@@ -52,11 +56,11 @@ def results_table(study: Study, metric: Metric = PASS_AT_1, cost: str = "updates
                 scores.append(Score(family, name, key, known.get(key)))
     evidence = assess(study, [] if awaited else chosen)
     if not awaited:
-        evidence = replace(
-            with_responses(study, evidence, chosen),
-            confirmed=tuple(confirmed_rows(study, chosen, metric)),
-            costs=tuple(cost_tables(study, chosen, cost)),
-        )
+        confirmed = tuple(confirmed_rows(study, chosen, metric))
+        evidence = replace(evidence, confirmed=confirmed)
+    if not awaited and not brief:
+        costs = tuple(cost_tables(study, chosen, cost))
+        evidence = replace(with_responses(study, evidence, chosen), costs=costs)
     remarks = [] if metric == PASS_AT_1 else _about(metric, study, selected, chosen)
     for key in awaited:
         remarks.append(
