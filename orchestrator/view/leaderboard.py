@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from analysis.labels import AVERAGE
 from analysis.numbers import signed
 from analysis.scores.evidence import ONE_RUN, ConfirmedRow, Difference, Estimate, RowEvidence
 from analysis.table.evidence_formats import GAP, LIMITS, PROBLEMS_ONLY, P, gap_cells, score_text
 from analysis.table.model import Table
+from orchestrator.experiment.methods import REFERENCE
+from orchestrator.sheet import Cell
 
 ZERO, POINT, LINE, BLANK = "│", "●", "─", " "
 BELOW, ABOVE = "◀", "▶"  # in place of the point, for a difference beyond the axis
@@ -20,13 +23,16 @@ FARTHEST = 10.0  # points on either side of zero that an axis shows at most
 class Placing:
     """One method in one setup.
 
-    `chosen` is the evidence of its selected checkpoint and `confirmed` that of the runs which
-    confirm the choice; both are None before their samples are there.
+    `average` is its exact score in percent and `lead` the same minus vanilla's. `chosen` is the
+    evidence of its selected checkpoint and `confirmed` that of the runs which confirm the choice.
+    All are None before their samples are there, evidence also until it is computed.
     """
 
     setup: str
     method: str
     label: str
+    average: Cell
+    lead: Fraction | None
     chosen: RowEvidence | None
     confirmed: ConfirmedRow | None
 
@@ -57,15 +63,18 @@ class Placing:
     @property
     def height(self) -> float:
         """The score that places it; methods without one come last."""
-        best = self.confirmed_score or self.score
-        return float(best.value) if best is not None else -1.0
+        if self.confirmed_score is not None:
+            return float(self.confirmed_score.value)
+        return -1.0 if self.average.value is None else float(self.average.value)
 
     def cells(self) -> dict[str, str]:
         """The texts of the row, by heading; empty where a number is missing."""
         gap = gap_cells(self.difference)
+        if self.chosen is None and self.lead is not None:
+            gap[GAP] = signed(self.lead)
         return {
             "Method": self.label,
-            "Avg": score_text(self.score),
+            "Avg": score_text(self.score) or self.average.text,
             "Confirmed": score_text(self.confirmed_score),
             GAP: gap[GAP].partition(" ")[0],  # the interval says what it is over
             "Interval": gap[LIMITS].replace(PROBLEMS_ONLY, ONE_RUN),
@@ -79,7 +88,9 @@ class Placing:
 def placings(table: Table) -> list[Placing]:
     """Every method of every setup: setup by setup, from the highest average to the lowest."""
     found = []
-    for setup in table.places():
+    for setup, places in table.places().items():
+        averages = {row.method: row.cells[places[0]] for row in table.rows}
+        reference = averages[REFERENCE].value if REFERENCE in averages else None
         confirmed = {}
         for each in table.evidence.confirmed if table.evidence else ():
             if each.setup == setup:
@@ -87,8 +98,11 @@ def placings(table: Table) -> list[Placing]:
         rows = []
         for row in table.rows:
             chosen = table.evidence.find(setup, row.method) if table.evidence else None
+            lead, average = None, averages[row.method]
+            if average.value is not None and reference is not None and row.method != REFERENCE:
+                lead = average.value - reference
             known = confirmed.get(row.method)
-            rows.append(Placing(setup, row.method, row.label, chosen, known))
+            rows.append(Placing(setup, row.method, row.label, average, lead, chosen, known))
         found += sorted(rows, key=lambda placing: placing.height, reverse=True)
     return found
 

@@ -133,6 +133,8 @@ class LeaderboardPane(Vertical):
             setting = f" {chosen.setting}" if chosen.setting else ""
             text.append(f" ·{setting} step {chosen.step}, best of {chosen.candidates} checkpoints")
         lines = benchmark_texts(table, placing)
+        if table.evidence is None:
+            lines.append("Computing intervals…")
         for sentence in table.verdict.sentences:
             if f"{placing.label} − " in sentence or " − " not in sentence:
                 lines.append(sentence)

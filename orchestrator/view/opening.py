@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from orchestrator.commands.detach import TRB
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.reading import from_here
 from orchestrator.experiment.resolved import RECORD, RESULTS
@@ -47,7 +48,7 @@ def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], 
     if options.serve:
         from orchestrator.view.serving import serve
 
-        words = [sys.executable, "-m", "orchestrator.cli", "view", *study.invocation.words]
+        words = [*TRB, "view", *study.invocation.words]
         return serve(shlex.join(words), study.experiment.name, options.port or 0)
     from orchestrator.view.app import ViewApp
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from analysis.table.build import results_table
+from analysis.table.build import Depth, results_table
 from analysis.table.model import Table
 from orchestrator.errors import UserError, one_line
 from orchestrator.monitor import status
@@ -42,7 +42,8 @@ class SweepReader:
     """Reads a sweep until `ended`, and hands each result on from its own thread.
 
     `on_progress` gets every reading. `on_table` gets the results table after readings in which a
-    unit reached another state or score, or else the reason why none can be made.
+    unit reached another state or score, or else the reason why none can be made. Intervals take
+    longer than all else, so the first table of all comes without them.
     """
 
     study: Study
@@ -73,6 +74,8 @@ class SweepReader:
     def read(self) -> bool:
         """Read once; returns whether a process works on the sweep."""
         study = self.study.snapshot()
+        if self._scored is None:
+            self._make_table(study, "scores")
         overview = status.overview(study)
         try:
             study = with_confirmation(study)
@@ -83,13 +86,16 @@ class SweepReader:
         scored = _scored(overview)
         if scored != self._scored and not self.ended.is_set():
             self._scored = scored
-            try:
-                self.on_table(results_table(study, brief=True), "")
-            except (Damaged, UserError) as error:
-                self.on_table(None, one_line(error))
+            self._make_table(study, "intervals")
         with self._lock:
             study.remember()
         return overview.driven
+
+    def _make_table(self, study: Study, depth: Depth) -> None:
+        try:
+            self.on_table(results_table(study, depth=depth), "")
+        except UserError as error:  # a damaged file, or other problems than those of a run before
+            self.on_table(None, one_line(error))
 
 
 def pause_after(spent: float, driven: bool) -> float:
