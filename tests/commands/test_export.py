@@ -67,7 +67,9 @@ def test_the_folder_loads_and_its_card_has_the_scores(capsys: Capture, words: li
     model = AutoModelForCausalLM.from_pretrained("model")
     tokenizer = AutoTokenizer.from_pretrained("model")
     inputs = tokenizer("3+4\n", return_tensors="pt", add_special_tokens=False)
-    answer = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    answer = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
+        **inputs, max_new_tokens=4, do_sample=False
+    )
     assert answer.shape[1] > inputs["input_ids"].shape[1]
     assert not Path("model/canary.json").exists()
     card = ModelCard.load("model/README.md")
