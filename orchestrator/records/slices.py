@@ -36,6 +36,11 @@ class Slice:
         return f"{of}.samples_{self.sample}-{self.sample_end}.jsonl"
 
     @property
+    def texts_name(self) -> str:
+        """Name of the file beside it with texts of its responses (`records.texts`)."""
+        return f"{self.name.removesuffix('.jsonl')}.texts.gz"
+
+    @property
     def width(self) -> int:
         """How many problems it covers."""
         return self.problem_end - self.problem

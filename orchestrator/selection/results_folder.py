@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment
+from orchestrator.config import Evaluation, Experiment
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
 from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically, write_once
@@ -29,8 +29,9 @@ from orchestrator.selection.study import Study
 
 SUBMITS = "submits.jsonl"
 SUBMIT_KEYS = ("at", "command", "user", "host", "version")
-# Overrides that change neither a row nor a number.
-NEUTRAL = ("runtime.", "data_dir=", "name=")
+# Overrides that change neither a row nor a number, and the keys of setups among them.
+NEUTRAL = ("runtime.", "data_dir=", "name=", "evaluation.keep_texts=")
+UNCOUNTED = {(Evaluation, "keep_texts")}
 PICTURES = (".png", ".pdf")
 
 
@@ -157,7 +158,7 @@ def _differences(value: Any) -> Any:
 
 
 def _is_set(value: Any, default: Any, name: str) -> bool:
-    return getattr(value, name) != getattr(default, name)
+    return (type(value), name) not in UNCOUNTED and getattr(value, name) != getattr(default, name)
 
 
 def _recorded(folder: Path, key: str) -> str | None:
