@@ -126,7 +126,17 @@ def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
         if found is None:
             made.append(owner)
     bench = Bench(
-        name, setup, setup, runtime, folders, tuple(made), folder, bool(behaviors), small=False
+        name,
+        setup,
+        setup,
+        runtime,
+        folders,
+        tuple(made),
+        folder,
+        bool(behaviors),
+        False,
+        study.experiment,
+        study.runs,
     )
     lengths = measure(study).lengths.get(name, {})
     costs = SetupCosts(setup, runtime, setup.engine.sampler, gpu_of_card(card), lengths)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+TEXTS = ".texts.gz"  # how the name of a file with texts of responses ends (`records.texts`)
 _NAME = re.compile(r"problems_([0-9]+)-([0-9]+)_of_([0-9]+)\.samples_([0-9]+)-([0-9]+)\.jsonl")
 
 
@@ -37,8 +38,8 @@ class Slice:
 
     @property
     def texts_name(self) -> str:
-        """Name of the file beside it with texts of its responses (`records.texts`)."""
-        return f"{self.name.removesuffix('.jsonl')}.texts.gz"
+        """Name of the file beside it with texts of its responses."""
+        return f"{self.name.removesuffix('.jsonl')}{TEXTS}"
 
     @property
     def width(self) -> int:

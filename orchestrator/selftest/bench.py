@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.config import Dtype, Model, Placement, Runtime, Setup, Shape, Vocabulary
+from orchestrator.config import (
+    Dtype,
+    Experiment,
+    Model,
+    Placement,
+    Runtime,
+    Setup,
+    Shape,
+    Vocabulary,
+)
 from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.engines.memory import Gpus
@@ -28,7 +37,8 @@ class Bench:
 
     `declared` is the experiment's setup, and `setup` its version for the checks: a teacher that is
     `made` here has fewer layers. `folders` holds the folders of student and teacher; in `folder`
-    the checks leave files for each other. A `small` bench has tiny models and needs no GPU.
+    the checks leave files for each other. A `small` bench has tiny models and needs no GPU. The
+    models of `experiment` itself lie in its `runs` folder, unless they were `made` for the bench.
     `blends` says whether any trial asks the teacher while it decodes.
     """
 
@@ -41,6 +51,8 @@ class Bench:
     folder: Path
     blends: bool
     small: bool
+    experiment: Experiment
+    runs: Path
 
     def job(self) -> Job:
         """Training of the pair as in a trial, by roles that take turns on their device."""
@@ -93,7 +105,19 @@ def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
         setup = replace(
             setup, teacher=replace(setup.teacher, shape=replace(setup.teacher.shape, layers=layers))
         )
-    return Bench(name, declared, setup, runtime, folders, tuple(made), folder, blends, small)
+    return Bench(
+        name,
+        declared,
+        setup,
+        runtime,
+        folders,
+        tuple(made),
+        folder,
+        blends,
+        small,
+        study.experiment,
+        study.runs,
+    )
 
 
 def _size(setup: Setup) -> int:

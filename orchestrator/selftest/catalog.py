@@ -64,6 +64,20 @@ CHECKS = (
         needs=("driver",),
     ),
     Check(
+        "template",
+        f"{_ROOM}.asking:template",
+        300,
+        "the prompt of the setup: the teacher answers it worse than its own template",
+        needs=("driver", "models"),
+    ),
+    Check(
+        "endings",
+        f"{_ROOM}.asking:endings",
+        600,
+        "eos of the setup's teacher: its answers do not end with it",
+        needs=("driver", "models"),
+    ),
+    Check(
         "learner",
         f"{_ROOM}.pair:learner",
         300,

@@ -25,17 +25,19 @@ LEAST_SHARE = 0.1
 PROBLEMS, LONGEST = 16, 2048  # answers, and the most tokens of each
 
 
-def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> str:
+def check_endings(
+    name: str, setup: Setup, experiment: Experiment, runs: Path, on_gpu: bool = False
+) -> str:
     """Say in a line what was found; UserError if fewer answers end than the bound.
 
-    Models of random weights, models that are not made yet, and models that need a GPU on a machine
-    without one are not tried, and the line says so.
+    Models of random weights and models that are not made yet are not tried, and the line says so.
+    Models that need a GPU are tried `on_gpu` alone, as by `template.check_template`.
     """
     if setup.teacher.recipe is not None and not setup.teacher.recipe.updates:
         return f"{NOT_TRIED}: the teacher's weights are random"
     if not making.are_there(setup, runs):
         return f"{NOT_TRIED}: the models are not made yet"
-    if needs_gpu(setup) and not has_driver():
+    if needs_gpu(setup) and not (on_gpu and has_driver()):
         return f"{NOT_TRIED}: the models need a GPU; trb doctor EXP.yaml on a machine with one tries it"
     from orchestrator.data.prompts import render
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config import Experiment
 from orchestrator.engines.interface import Owner
 from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
@@ -45,7 +46,10 @@ def asked(tmp_path: Path) -> Measuring:
         spec.runtime, slice_responses=6, placement=replace(spec.runtime.placement, gpus=1)
     )
     folders: dict[Owner, Path] = {"student": tmp_path / "student", "teacher": tmp_path / "teacher"}
-    bench = Bench("tiny", setup, setup, runtime, folders, (), tmp_path, True, small=False)
+    experiment = Experiment("tiny", {"tiny": setup}, {}, {}, [0], None, runtime)
+    bench = Bench(
+        "tiny", setup, setup, runtime, folders, (), tmp_path, True, False, experiment, tmp_path
+    )
     costs = SetupCosts(setup, runtime, "torch", lengths={"training": Lengths(6.0, 0.3, 12, 4.0)})
     path = calibration_path(tmp_path, CARD)
     return Measuring(bench, costs, (TrustRegion(0.01),), CARD, path, "2026-11-23", seconds=1.0)
