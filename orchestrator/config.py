@@ -361,6 +361,11 @@ class Evaluation(Section):
     rescore: Annotated[
         Flag, "Whether the selected checkpoint is evaluated again on fresh samples."
     ] = True
+    keep_texts: Annotated[
+        Natural,
+        "Responses of each problem whose texts are kept beside the counts, at every checkpoint; of "
+        "the selected checkpoint's fresh samples all are. 0: no texts.",
+    ] = 1
     benchmarks: Annotated[
         dict[Text, BenchmarkRun], "Benchmarks by key, at least one; null leaves one out."
     ] = field(default_factory=dict)
