@@ -35,7 +35,7 @@ COLORS = "RdBu"
 LEAST_SPAN = 3.0  # points at which the colours end, where all differences are smaller
 DARK = 0.6  # share of the span from which letters are white
 MARKS = ((0.01, "**"), (0.05, "*"))
-LEGEND = "* p < .05, ** p < .01, Dunnett's test within a setup"
+TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def draw(worlds: Sequence[World], methods: Sequence[str], width: float = style.W
         if not wide:
             _name_rows(axes[1], worlds)
     panels.lettered(axes)
-    panels.shared_legend(figure, axes, LEGEND)
+    panels.shared_legend(figure, axes)
     return figure
 
 
@@ -91,6 +91,7 @@ def _draw_grid(axes: Axes, worlds: Sequence[World], methods: Sequence[str]) -> N
     axes.set_xticks(range(len(methods)), labels, fontsize=7)
     axes.grid(visible=False)
     _name_rows(axes, worlds)
+    axes.set_xlabel(TESTED, fontsize=7)
     axes.set_title("lead over vanilla (points)")
 
 
