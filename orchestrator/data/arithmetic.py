@@ -21,21 +21,9 @@ SHORT_TERMS = (2, 3)
 LONG_TERMS = (4, 5)
 BENCHMARK_PROBLEMS = 200
 CHARACTERS = "0123456789+=?;\\{} \nabcdefghijklmnopqrstuvwxyz"
-_OFF_TASK_WORDS = [
-    "the",
-    "day",
-    "was",
-    "calm",
-    "and",
-    "people",
-    "walk",
-    "home",
-    "with",
-    "music",
-    "while",
-    "rain",
-]
-_OFF_TASK_WORDS += ["fell", "over", "green", "hills"]
+_OFF_TASK_WORDS = (
+    "the day was calm and people walk home with music while rain fell over green hills".split()
+)
 
 
 def solution(terms: list[int]) -> str:
@@ -48,10 +36,10 @@ def corrupted_solution(terms: list[int], recipe: Recipe, rng: random.Random) -> 
     kind = rng.random()
     if kind < recipe.off_task:
         return " ".join(rng.choices(_OFF_TASK_WORDS, k=rng.randint(3, 6)))
-    slips = [
-        rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < recipe.wrong_step else 0
-        for _ in terms[1:]
-    ]
+    slips: list[int] = []
+    for _ in terms[1:]:
+        slip = rng.random() < recipe.wrong_step
+        slips.append(rng.choice((-3, -2, -1, 1, 2, 3)) if slip else 0)
     if kind < recipe.off_task + recipe.no_reasoning:
         return f"\\boxed{{{max(0, sum(terms) + sum(slips))}}}"
     return _reasoning(terms, slips)
@@ -59,7 +47,8 @@ def corrupted_solution(terms: list[int], recipe: Recipe, rng: random.Random) -> 
 
 def _reasoning(terms: list[int], slips: list[int]) -> str:
     """A sum step by step; each slip changes one step, and later steps carry it on."""
-    total, steps = terms[0], []
+    total = terms[0]
+    steps: list[str] = []
     for term, slip in zip(terms[1:], slips, strict=True):
         result = max(0, total + term + slip)
         steps.append(f"{total}+{term}={result}")
@@ -97,10 +86,10 @@ def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
         while len(totals) < count:
             terms = [rng.randint(1, 9) for _ in range(length)]
             totals.setdefault(question(terms), sum(terms))
-    return [
-        Problem(f"arithmetic/{name}/{i}", text, Gold(str(total)))
-        for i, (text, total) in enumerate(totals.items())
-    ]
+    problems: list[Problem] = []
+    for number, (text, total) in enumerate(totals.items()):
+        problems.append(Problem(f"arithmetic/{name}/{number}", text, Gold(str(total))))
+    return problems
 
 
 def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
@@ -115,8 +104,6 @@ def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
 
 @functools.cache
 def _held_out() -> frozenset[str]:
-    return frozenset(
-        problem.text
-        for lengths in (SHORT_TERMS, LONG_TERMS)
-        for problem in benchmark_problems(lengths)
-    )
+    """Texts of all benchmark problems."""
+    problems = benchmark_problems(SHORT_TERMS) + benchmark_problems(LONG_TERMS)
+    return frozenset(problem.text for problem in problems)
