@@ -21,9 +21,8 @@ SHORT_TERMS = (2, 3)
 LONG_TERMS = (4, 5)
 BENCHMARK_PROBLEMS = 200
 CHARACTERS = "0123456789+=?;\\{} \nabcdefghijklmnopqrstuvwxyz"
-_OFF_TASK_WORDS = (
-    "the day was calm and people walk home with music while rain fell over green hills".split()
-)
+_OFF_TASK_TEXT = "the day was calm and people walk home with music while rain fell over green hills"
+_OFF_TASK_WORDS = _OFF_TASK_TEXT.split()
 
 
 def solution(terms: list[int]) -> str:

@@ -49,6 +49,14 @@ def content_digest(experiment: Experiment) -> str:
     return digest([_differences(part) for part in counted])
 
 
+def runs_digest(study: Study) -> str:
+    """8 hex digits over the ids of the units and evaluations."""
+    ids: list[Any] = [sorted(unit.id for unit in study.units)]
+    for name in study.experiment.setups:
+        ids.append(study.evaluation_ids(name))
+    return digest(ids)
+
+
 def settled_name(experiment: Experiment, overrides: Sequence[str], runs: Path) -> str:
     """The name of the results folder: `<name>`, or `<name>-<digest>` if that is another's.
 
@@ -85,10 +93,7 @@ def claim(study: Study) -> Path:
             write_once(folder / RECORD, f"digest: {own}\n")
         if _recorded(folder, "digest") == own:
             break
-    ids: list[Any] = [sorted(unit.id for unit in study.units)]
-    for name in study.experiment.setups:
-        ids.append(study.evaluation_ids(name))
-    runs = digest(ids)
+    runs = runs_digest(study)
     if _recorded(folder, "runs") != runs:
         for path in _pictures(folder, study.experiment):
             path.unlink()

@@ -1,12 +1,16 @@
 """Finds the samples that an experiment still needs, as a projection of its run directories.
 
 A checkpoint gets the first rung of samples as soon as it exists. Once all trials of a family are
-trained, its race is replayed from the counts at each rung, and the survivors get the next rung. A
-union bound shares `evaluation.error` among the rungs (`selection.race` derives it). Under
-`budget: full` the first rung is the last. After its race a family's selected checkpoint gets fresh
-samples, which take no part in selection. The survivors of a race get all n samples before that.
-With an indifference zone a race may end with fewer samples, and only the winner gets n samples:
-fresh ones.
+trained, its race is replayed from the counts at each rung, and the survivors get the next rung.
+Under `budget: full` the first rung is the last. After its race a family's selected checkpoint gets
+fresh samples, which take no part in selection. The survivors of a race get all n samples before
+that. With an indifference zone a race may end with fewer samples, and only
+the winner gets n samples: fresh ones.
+
+The bound of `selection.race`: with R rungs, the candidates that leave at one of them would have been
+the pick of the full protocol with probabilities that sum to at most `evaluation.error` ÷ (R − 1). With
+a zone δ, the same allowance holds for losing more than δ points, and its unused part goes to the next
+rung. By the union bound a race errs with probability `evaluation.error` at most.
 
 A rung is a number of samples for each problem. A repetition of an evaluation takes independent
 samples: repetition 0 selects, `FRESH` does not. A family is settled when more samples cannot change

@@ -1,8 +1,9 @@
 """Runs an SGLang engine in its own process: starts, calls, loads, ends and restarts it.
 
-Weights go to it as a model folder; tensors are written to one in shared memory first. A dead or
-silent process is replaced by a new one in the same weights. That costs only time, since responses
-depend on their own requests alone.
+Weights go to it as a model folder; tensors are written to one in shared memory first. In the
+engine's process, `private.update_weights` has SGLang read the folder and empties the prefix cache.
+A dead or silent process is replaced by a new one in the same weights. That costs only time, since
+responses depend on their own requests alone.
 """
 
 from __future__ import annotations
