@@ -23,21 +23,8 @@ LONGEST_TERMS = (6, 7)
 BENCHMARK_NAMES = {SHORT_TERMS: "short", LONG_TERMS: "long", LONGEST_TERMS: "longest"}
 BENCHMARK_PROBLEMS = 200
 CHARACTERS = "0123456789+=?;\\{} \nabcdefghijklmnopqrstuvwxyz"
-_OFF_TASK_WORDS = [
-    "the",
-    "day",
-    "was",
-    "calm",
-    "and",
-    "people",
-    "walk",
-    "home",
-    "with",
-    "music",
-    "while",
-    "rain",
-]
-_OFF_TASK_WORDS += ["fell", "over", "green", "hills"]
+_OFF_TASK_TEXT = "the day was calm and people walk home with music while rain fell over green hills"
+_OFF_TASK_WORDS = _OFF_TASK_TEXT.split()
 
 
 def solution(terms: list[int]) -> str:
@@ -130,10 +117,10 @@ def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
         while len(totals) < count:
             terms = [rng.randint(1, 9) for _ in range(length)]
             totals.setdefault(question(terms), sum(terms))
-    return [
-        Problem(f"arithmetic/{name}/{i}", text, Gold(str(total)))
-        for i, (text, total) in enumerate(totals.items())
-    ]
+    problems: list[Problem] = []
+    for number, (text, total) in enumerate(totals.items()):
+        problems.append(Problem(f"arithmetic/{name}/{number}", text, Gold(str(total))))
+    return problems
 
 
 def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:

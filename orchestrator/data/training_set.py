@@ -126,8 +126,8 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
             source = _Source(problems, thoughts.counts, answers)
         case _:
             problems = read_training_problems(data, data_dir)
-            # Repeated texts keep the first problem at the last one's place: seeds' orders rest on
-            # that.
+            # A repeated text keeps its first problem at the place of its last: the orders of runs
+            # made so far depend on it.
             by_text: dict[str, Problem] = {}
             for problem in problems:
                 by_text[problem.text] = by_text.pop(problem.text, problem)
