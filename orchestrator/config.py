@@ -493,7 +493,7 @@ class Runtime(Section):
     ] = None
     draft_length: Annotated[
         Count | None,
-        "Draft length γ while blending, at most 16 with SGLang; null: from ε, "
+        "Draft length γ while blending, at most 16 with SGLang; null: from the expected acceptance, "
         "the sizes of the two models and, on GPUs, the rows decoded at once.",
     ] = None
     attention_backend: Annotated[

@@ -1,4 +1,7 @@
-"""Golds for data sets without any: the majority answer of a problem's solutions."""
+"""Golds of OpenThoughts, which has none of its own: the majority answer of a problem's solutions.
+
+`data.problems` says where the golds of other sources come from.
+"""
 
 from __future__ import annotations
 

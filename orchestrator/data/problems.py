@@ -4,7 +4,11 @@ A row of a training file is {id, problem, answer}. Benchmark files keep their ow
 answer forms: the text is `problem` or `question`; the id is `id` or `unique_id`, else the row's
 number; the gold is `answer`, OlympiadBench's `final_answer`, or the last box of a `solution`.
 GSM8K's answers are whole solutions that end in `#### gold`. Field names are case-insensitive.
-Data without answers get their golds from `data.majority`.
+
+Each source has golds of its own. Benchmarks and training files take the row's answer, and a training
+row without one has no gold and no reward. OpenThoughts takes the majority of a problem's solutions
+(`data.training_set` asks `data.majority`). Sums of the embedded world come with theirs
+(`data.arithmetic`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Renders problems as token ids, the same for student and teacher, training and evaluation.
 
-The words around a problem are those of the setup's `prompt`.
+The words around a problem are those of the setup's `prompt` (`config.PromptTemplate`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Training prompts in one deterministic order for all methods.
 
 Repeats are removed before shuffling, and over-long prompts are skipped. A step's prompts are the
-same for every method and number of steps.
+same for every method and number of steps. Golds come with the rows of the source, but for
+OpenThoughts, where they are majorities of its solutions.
 """
 
 from __future__ import annotations

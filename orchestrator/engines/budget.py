@@ -15,6 +15,11 @@ so do captured CUDA graphs. Roles with their own GPUs (`apart`) hold only their 
 GPUs of a role divide weights, learner state and caches; each has its own contexts, workspace and
 margin.
 
+`engines.device.granted` asks for the budget of its process: with the card's memory × the placement's
+`gpu_share`. The torch engine reads the result itself. For SGLang, `sglang.engine.settings` and
+`sglang.blending.blending_settings` carry it to the engine's process, where `sglang.private._arguments`
+makes it SGLang's `max_total_tokens`, `max_running_requests` and `mem_fraction_static`.
+
 Every number below is counted on a pretended GPU (`tests/rehearsal`), read in a library's source, or
 marked as an assumption. `make rehearse-gpu` compares the counted numbers with today's count.
 """

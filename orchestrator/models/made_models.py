@@ -32,7 +32,7 @@ def folder_of(model: Model, setup: Setup, runs: Path) -> Path:
     recipe = recipe_of(model, setup)
     hidden = runs / ".models" / recipe
     return (
-        hidden if hidden.is_dir() or _record_path(hidden).exists() else runs / "models" / recipe
+        hidden if hidden.is_dir() or record_path(hidden).exists() else runs / "models" / recipe
     ).resolve()
 
 
@@ -44,7 +44,7 @@ def recipe_of(model: Model, setup: Setup) -> str:
 def recorded(folder: Path) -> dict[str, str] | None:
     """sha256 by file name of the model that was made in `folder`; None before. Raises Damaged."""
     record = read_sealed(
-        _record_path(folder),
+        record_path(folder),
         f"remove this file; trb submit takes the model in {folder.name} as it is",
     )
     return None if record is None else record["files"]
@@ -68,7 +68,7 @@ def record(folder: Path, files_in: Path | None = None) -> None:
                 "were trained from (another kind of CPU, or other versions); bring the first one back, or take "
                 "another folder for --runs"
             )
-    write_sealed(_record_path(folder), {"files": files})
+    write_sealed(record_path(folder), {"files": files})
 
 
 def remedy(folder: Path) -> str:
@@ -155,5 +155,6 @@ def check_trained_from(setup: Setup, runs: Path) -> None:
                 )
 
 
-def _record_path(folder: Path) -> Path:
+def record_path(folder: Path) -> Path:
+    """Where the sha256 of the files of the model in `folder` are recorded, beside it."""
     return folder.with_name(f"{folder.name}.made.json")

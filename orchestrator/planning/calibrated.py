@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Placement, Setup
-from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
+from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts, StepWork
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, PASSING_S, Gpu
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
@@ -109,7 +109,7 @@ class CalibrationRow:
         if self.phase == EVALUATE:
             return costs.evaluating_seconds(self.responses, lengths, "mid")
         kind = self.key if self.phase == ROLLOUT else PLAIN
-        return costs.phase_seconds(self.phase, kind, self.responses, lengths, "mid")
+        return costs.phase_seconds(self.phase, StepWork(kind), self.responses, lengths, "mid")
 
 
 @dataclass(frozen=True)

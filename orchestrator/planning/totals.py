@@ -263,8 +263,7 @@ def expected_tokens(plan: Plan) -> dict[str, Range]:
     training, evaluation = [], []
     for name, costs in plan.costs.items():
         own = [planned.resources for planned in plan.units if planned.unit.setup == name]
-        responses = sum(needed.training_generations for needed in own)
-        training.append(costs.training_tokens * responses)
+        training.append(Range.total(needed.expected_training_tokens for needed in own))
         checkpoints = sum(needed.checkpoints for needed in own)
         for benchmark, generations in evaluation_generations(costs.setup).items():
             evaluation.append(costs.evaluation_tokens(benchmark) * (generations * checkpoints))

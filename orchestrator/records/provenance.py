@@ -4,6 +4,7 @@ secrets.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -85,9 +86,25 @@ def version_line() -> str:
     return f"{line}, commit {commit}{' with changes' if _git('status', '--porcelain') else ''}"
 
 
-def _git(*arguments: str) -> str | None:
+def file_sha256_at(commit: str, name: str) -> str | None:
+    """sha256 of a file of the source tree at a commit; None where this checkout lacks either."""
+    root = _checkout()
+    if root is None:
+        return None
+    command = ["git", "-C", str(root), "cat-file", "blob", f"{commit}:{name}"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return hashlib.sha256(done.stdout).hexdigest() if done.returncode == 0 else None
+
+
+def _checkout() -> Path | None:
+    """The root of the source tree if it is a checkout."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
+    return root if (root / ".git").exists() else None
+
+
+def _git(*arguments: str) -> str | None:
+    root = _checkout()
+    if root is None:
         return None
     done = subprocess.run(
         ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False

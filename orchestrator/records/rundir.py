@@ -49,6 +49,7 @@ CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json"
 METRICS, ROLLOUTS, DATA = "metrics.jsonl", "rollouts.jsonl", "data.json"
 ATTEMPTS, TIMING = "attempts.jsonl", "timing.jsonl"
 ERROR, TRACEBACK = "error.txt", "traceback.txt"
+CHECKPOINTS = "checkpoints"
 LEARNER_STATE, LEARNER_FOLDER, CANARY = "learner.safetensors", "learner", "canary.json"
 T = TypeVar("T")
 
@@ -213,11 +214,11 @@ class RunReader:
 
     def checkpoints(self) -> dict[int, Path]:
         """Checkpoints that are there, by step."""
-        return {step: self.checkpoint_path(step) for step in self._steps(self.path / "checkpoints")}
+        return {step: self.checkpoint_path(step) for step in self._steps(self.path / CHECKPOINTS)}
 
     def checkpoint_path(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if it is there."""
-        return self.path / "checkpoints" / f"step_{step:06d}"
+        return self.path / CHECKPOINTS / f"step_{step:06d}"
 
     def committed_checkpoints(self) -> list[int]:
         """Steps of the checkpoints that were committed and not dropped; a missing one was lost."""

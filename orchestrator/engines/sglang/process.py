@@ -1,6 +1,7 @@
 """Runs an SGLang engine in its own process: starts, calls, ends and restarts it, and gives it weights.
 
-Weights go to it as a model folder; tensors are written to one in shared memory first.
+Weights go to it as a model folder; tensors are written to one in shared memory first. In the engine's
+process, `private.update_weights` has SGLang read the folder and empties the prefix cache.
 A dead or silent process is replaced by a new one in the same weights. That costs only time, since
 responses depend on their own requests alone.
 """

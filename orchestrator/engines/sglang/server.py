@@ -2,7 +2,8 @@
 
 SGLang installs signal handlers, ends its whole process tree when one of its processes dies, and
 starts others that import this module again. It therefore runs in its own process, which `process`
-can end and restart. The first call holds the engine's settings.
+can end and restart. The first call holds the engine's settings, and `private` makes them SGLang's
+arguments (`_arguments`).
 """
 
 from __future__ import annotations
