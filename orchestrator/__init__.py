@@ -17,6 +17,7 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     monitor, selftest, trial
     tracking, sweep
     commands
+    view
     cli
 
 `cli` is the command, `config` every key with default and limits, `rules` the types of keys, `errors`

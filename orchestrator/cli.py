@@ -150,6 +150,12 @@ def _status(options: argparse.Namespace) -> int:
     return show_status(study, _console(), options.json, options.all, options.sort)
 
 
+def _view(options: argparse.Namespace) -> int:
+    from orchestrator.view.opening import open_view
+
+    return open_view(options, _load)
+
+
 def _logs(options: argparse.Namespace) -> int:
     from orchestrator.commands import logs
     from orchestrator.experiment.shipped import names_experiment
@@ -452,6 +458,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "submit": _submit,
     "status": _status,
     "cancel": _cancel,
+    "view": _view,
     "logs": _logs,
     "probe": _probe_continuation,
     "doctor": _doctor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from analysis.labels import BASE, benchmark_label, method_label, setup_title
 from analysis.scores.assess import assess, exact_scores
@@ -21,18 +22,25 @@ from orchestrator.selection.study import Study
 
 __all__ = ["Candidate", "Selected", "base_scores", "results_table", "select"]
 
+Depth = Literal["scores", "intervals", "all"]
+
 PERCENT = 100
 FEW_PROBLEMS = 30  # the smallest of the paper's benchmarks has as many
 
 
-def results_table(study: Study, metric: Metric = PASS_AT_1, cost: str = "updates") -> Table:
+def results_table(
+    study: Study, metric: Metric = PASS_AT_1, cost: str = "updates", depth: Depth = "all"
+) -> Table:
     """The paper's table so far, with what it rests on; notes say what is missing.
 
     A benchmark that was added to finished trials leaves the columns of the others as they are.
     Their rows are selected without it, and averages, evidence and verdict wait until it is
     evaluated. Checkpoints are selected by pass@1, whatever the `metric` is. `cost` is the measure
-    of `analysis.costs` at which methods are compared, too. UserError where two selected checkpoints
-    of a setup were evaluated on different problems, or where a problem has fewer than k samples.
+    of `analysis.costs` at which methods are compared, too. A look that goes on can do with less
+    `depth`: "scores" has no evidence and no notes, "intervals" lacks the comparison at equal cost
+    and the numbers of the responses, which take most of the time. UserError where two selected
+    checkpoints of a setup were evaluated on different problems, or where a problem has fewer than k
+    samples.
     """
     study = with_confirmation(study.snapshot())
     awaited = _awaited(study)
@@ -50,13 +58,15 @@ def results_table(study: Study, metric: Metric = PASS_AT_1, cost: str = "updates
             known = by_family.get((name, family), {})
             for key in setup.evaluation.benchmarks:
                 scores.append(Score(family, name, key, known.get(key)))
+    if depth == "scores":
+        return make_table(scores, titles=titles, labels=labels, metric=metric)
     evidence = assess(study, [] if awaited else chosen)
     if not awaited:
-        evidence = replace(
-            with_responses(study, evidence, chosen),
-            confirmed=tuple(confirmed_rows(study, chosen, metric)),
-            costs=tuple(cost_tables(study, chosen, cost)),
-        )
+        confirmed = tuple(confirmed_rows(study, chosen, metric))
+        evidence = replace(evidence, confirmed=confirmed)
+    if not awaited and depth == "all":
+        costs = tuple(cost_tables(study, chosen, cost))
+        evidence = replace(with_responses(study, evidence, chosen), costs=costs)
     remarks = [] if metric == PASS_AT_1 else _about(metric, study, selected, chosen)
     for key in awaited:
         remarks.append(

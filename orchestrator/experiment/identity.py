@@ -25,6 +25,7 @@ SCHEMA = 2
 PROMPT = ("kind", "system", "enable_thinking")
 DATA = ("source", "revision", "order_seed")
 TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
+# `decay` is missing here since it came later: it counts by `models.identity.LATER`.
 OPTIMIZER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "warmup_steps")
 OBJECTIVE = ("objective", "top_k", "steps", "checkpoint_every")
 SFT = ("updates", "checkpoints")

@@ -241,6 +241,11 @@ class Method:
     fades: str | None = None
 
     @property
+    def changes_work(self) -> bool:
+        """Whether its steps have limits of their own, so that the plan asks for each of them."""
+        return self.response_limit is not _full_limit
+
+    @property
     def budget(self) -> str | None:
         """The knob that holds a KL budget in nats; None for a method without one."""
         return next((name for name, knob in self.knobs.items() if knob.unit == "nats"), None)

@@ -1,6 +1,6 @@
 """The form of a gold answer, and the exact comparison of plain numerals.
 
-`data.problems` and `data.majority` say where golds come from.
+`data.problems` says where the golds of each source come from.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """Chooses γ, the number of tokens that the student drafts before the teacher judges them.
 
-γ changes the time, never the result. Engines (`engines.common.store`, `engines.sglang.blending`)
-pass a behavior's `acceptance_guess` and the costs of their models, and cap γ by what a round may take
-of a GPU's memory, SGLang at 16. `runtime.draft_length` takes the place of the choice, under the caps.
+γ changes the time, never the result. Two functions call `draft_length` here and cap its answer:
+`ModelStore.draft_length` (`engines.common.store`) for the torch engine, on a GPU by the memory of a
+round (`engines.budget.longest_round`), and `_draft_length` of `engines.sglang.blending` by
+`engines.catalog.LONGEST_ROUND`, 16. Both pass the behavior's `acceptance_guess` (`policy.spec`), the
+teacher's parameters ÷ the student's as the ratio of costs, and the rows that are decoded at once.
+`runtime.draft_length` takes the place of the choice, under the caps.
 """
 
 from __future__ import annotations
