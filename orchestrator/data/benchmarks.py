@@ -68,6 +68,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         problems=arithmetic.BENCHMARK_PROBLEMS,
         terms=arithmetic.LONG_TERMS,
     ),
+    "arithmetic_longest": Benchmark(
+        label="Longest sums",
+        problems=arithmetic.BENCHMARK_PROBLEMS,
+        terms=arithmetic.LONGEST_TERMS,
+    ),
     "gsm8k": Benchmark(
         label="GSM8K",
         problems=1319,

@@ -113,8 +113,8 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
     """The problems of the source: `wanted` generated sums, or a whole data set, shuffled."""
     match data.source:
         case "arithmetic":
-            stream = arithmetic.training_problems(data.order_seed)
-            return _Source(list(islice(stream, wanted)), rows={})
+            sums = arithmetic.training_problems(data.order_seed, data.longest)
+            return _Source(list(islice(sums, wanted)), rows={})
         case "openthoughts":
             thoughts = load_thoughts(data)
             answers: dict[str, Mapping[str, int]] = {}

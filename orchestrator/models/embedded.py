@@ -126,13 +126,19 @@ def _train(
 def _examples(
     tokenizer: PreTrainedTokenizerFast, recipe: Recipe, rng: random.Random, eos: int
 ) -> list[tuple[list[int], list[int]]]:
-    """The examples of one update, (prompt ids, response ids), sorted by length."""
+    """The examples of one update, (ids without loss, ids with loss), sorted by length."""
     examples: list[tuple[list[int], list[int]]] = []
+    mistaken = recipe.recovers + recipe.derails
     for _ in range(recipe.batch):
-        terms = arithmetic.draw_terms(rng)
-        prompt = tokenizer.encode(arithmetic.question(terms) + "\n")
-        response = tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng))
-        examples.append((prompt, [*response, eos]))
+        terms = arithmetic.draw_terms(rng, recipe.longest)
+        given = arithmetic.question(terms) + "\n"
+        # Recipes without mistakes take no random number here, so that shipped models keep their bytes.
+        if mistaken and rng.random() < mistaken:
+            start, response = arithmetic.after_a_mistake(terms, recipe, rng)
+            given += start
+        else:
+            response = arithmetic.corrupted_solution(terms, recipe, rng)
+        examples.append((tokenizer.encode(given), [*tokenizer.encode(response), eos]))
     return sorted(examples, key=lambda example: len(example[0]) + len(example[1]))
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Model, Optimizer, Recipe, Setup
+from orchestrator.config import Data, Model, Optimizer, Recipe, Setup
 from orchestrator.data.benchmarks import BENCHMARKS
 
 # Role → the values that fix its model; see `made_models.models_of`.
@@ -20,7 +20,11 @@ RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reason
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
 VOCABULARY = ("size", "valid")
 # Keys added after the first ids were in use: they count only if they differ from their default.
-LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",), Recipe: ("dtype",)}
+LATER: dict[type, tuple[str, ...]] = {
+    Data: ("longest",),
+    Optimizer: ("decay",),
+    Recipe: ("dtype", "longest", "words", "recovers", "derails"),
+}
 
 
 def digest(value: Any) -> str:
