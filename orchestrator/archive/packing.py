@@ -27,11 +27,11 @@ from orchestrator.models.made_models import ROLES, folder_of, record_path
 from orchestrator.records.files import sync
 from orchestrator.records.provenance import file_sha256_at
 from orchestrator.records.rundir import CHECKPOINTS, DONE
+from orchestrator.records.slices import TEXTS
 from orchestrator.selection.results_folder import SUBMITS, content_digest, runs_digest, submits
 from orchestrator.selection.results_folder import folder_of as results_of
 from orchestrator.selection.study import Invocation, Study
 
-TEXTS = ".texts.gz"  # how the name of a file with the texts of evaluated responses ends
 LOCK = "docker/lock/runtime.txt"  # versions of all packages, in a checkout
 FIRST_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
 READABLE_FILE = 0o100644 << 16

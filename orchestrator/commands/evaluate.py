@@ -145,6 +145,8 @@ def _name(asked: dict[str, Any], setup: Setup, folder: Path) -> str:
     # A hub's snapshot lies in a folder named by its commit.
     identity["model"] = folder_sha256(folder) if Path(model).is_dir() else [model, folder.name]
     identity["setup"], identity["ids"] = asdict(setup), evaluation_ids(setup)
+    # Keeping texts changes no sample, so it makes no other name than before it was a key.
+    del identity["setup"]["evaluation"]["keep_texts"]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).resolve().name or model)
     return f"{name}-{digest(identity)}"
 

@@ -63,6 +63,14 @@ def samples_at_once(evaluation: Evaluation, unit: OfKind) -> dict[str, int]:
     return rungs(evaluation)[-1 if unit.is_untrained else 0]
 
 
+def keeps_text(evaluation: Evaluation, repetition: int, sample: int) -> bool:
+    """Whether the text of a problem's response with this number is kept.
+
+    The first `keep_texts` are, and all fresh ones unless that is 0.
+    """
+    return evaluation.keep_texts > (0 if repetition == FRESH else sample)
+
+
 def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
     """Number of problems of a benchmark that are evaluated."""
     run = evaluation.benchmarks[benchmark]

@@ -20,6 +20,7 @@ from orchestrator.planning.totals import (
     longest_chain_hours,
     longest_unit_hours,
     on_engines,
+    texts_gib,
     total_gpu_hours,
     unit_hours,
     units_left,
@@ -102,6 +103,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "evaluation_chosen": chosen,
         "chosen_gpu_hours": hours and hours["total"],
         "checkpoints_gib": checkpoints_gib(plan),
+        "texts_gib": texts_gib(plan),
         "gpu_hours": hours,
     }
     document |= _longest(plan)

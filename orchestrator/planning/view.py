@@ -292,11 +292,16 @@ def _evaluation(plan: Plan, total: Mapping[str, Any]) -> list[Any]:
         chosen[f"{setup['budget']} with rescore {str(setup['rescore']).lower()}"] = None
     disk, keep = total["checkpoints_gib"], plan.experiment.runtime.keep
     until = "" if disk.kept == disk.most else f", {gib_text(disk.most)} at most before"
+    texts = []
+    if total["texts_gib"].high >= 0.01:
+        size = span_text(total["texts_gib"], gib_text)
+        texts = [f"Texts of responses take {size} (evaluation.keep_texts)."]
     return [
         _table(["evaluation", "generations", "of full", "GPU-hours"], rows),
         f"Chosen: {' and '.join(chosen)}.",
         "[dim]Expected: shares that simulated races took (benchmarks/race.py); no bound.[/]",
         f"Checkpoints take {gib_text(disk.kept)} in the end{until} (keep: {keep}).",
+        *texts,
     ]
 
 

@@ -53,6 +53,7 @@ from orchestrator.records.rundir import (
 )
 from orchestrator.records.slice_files import identity
 from orchestrator.records.slices import Slice
+from orchestrator.records.texts import ResponseText, write_texts
 
 LOGS = (METRICS, ROLLOUTS)
 
@@ -293,17 +294,26 @@ def write_slice(
     step: int,
     part: Slice,
     records: Sequence[ProblemRecord],
+    texts: Sequence[ResponseText] = (),
     replace: bool = False,
 ) -> bool:
-    """Write the records of a slice, one for each of its problems; False if the slice is there.
+    """Write the records of a slice, one for each of its problems, and the `texts` that are kept.
 
-    With `replace` it is written in any case, for records with other grades. The file is whole or
-    not there, and the first to write it wins. Writing needs no lease: any evaluator takes the same
-    samples of a slice, or samples of the same law, and only grades of a slice ever change.
+    Returns False if the slice is there. With `replace` it is written in any case, for records with
+    other grades. The file is whole or not there, and the first to write it wins. Writing needs no
+    lease: any evaluator takes the same samples of a slice, or samples of the same law, and only
+    grades of a slice ever change.
+
+    The texts come first. A kill between the two files leaves texts without a slice, which no reader
+    opens and the next writer of the slice replaces; the other way round, a slice could lack them
+    for good.
     """
     assert [record.n for record in records] == [part.samples] * part.width
     folder = run.evaluation_path(evaluation_id, step)
+    if not replace and (folder / part.name).exists():
+        return False  # the texts that are there are those of its responses
     folder.mkdir(parents=True, exist_ok=True)
+    write_texts(folder, part, texts)
     lines = "".join(_line(record.to_row()) for record in records)
     content = sealed_lines(lines, identity(folder, part))
     if not replace:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment
+from orchestrator.config import Evaluation, Experiment
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
 from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically, write_once
@@ -28,8 +28,9 @@ from orchestrator.selection.study import Study
 
 SUBMITS = "submits.jsonl"
 SUBMIT_KEYS = ("at", "command", "user", "host", "version")
-# Overrides that change neither a row nor a number.
-NEUTRAL = ("runtime.", "data_dir=", "name=")
+# Overrides that change neither a row nor a number, and the keys of setups among them.
+NEUTRAL = ("runtime.", "data_dir=", "name=", "evaluation.keep_texts=")
+UNCOUNTED = {(Evaluation, "keep_texts")}
 PICTURES = (".png", ".pdf")
 
 
@@ -152,7 +153,8 @@ def _differences(value: Any) -> Any:
         changed: dict[str, Any] = {}
         for field in fields(value):
             own = getattr(value, field.name)
-            if own != getattr(default, field.name):
+            counts = (type(value), field.name) not in UNCOUNTED
+            if counts and own != getattr(default, field.name):
                 changed[field.name] = _differences(own)
         return changed
     if isinstance(value, dict):

@@ -143,7 +143,7 @@ class EvaluationLoop:
     # --- sampling it ---
 
     def sample(self, wanted: PendingSlice) -> None:
-        """Sample and grade a slice and write its records, unless another evaluator was first."""
+        """Sample and grade a slice and write it, unless another evaluator was first."""
         run = RunReader(self._runs, wanted.unit_id)
         benchmark, step, repetition = wanted.sampling
         name = RESCORING if repetition == evaluation_protocol.FRESH else EVALUATING
@@ -161,12 +161,12 @@ class EvaluationLoop:
         problems = range(part.problem, part.problem_end)
         samples = range(part.sample, part.sample_end)
         try:
-            records = worker.evaluate(
+            graded = worker.evaluate(
                 Samples(benchmark, problems, samples, wanted.seed, step, repetition)
             )
         except NotFinite as error:
             raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
-        write_slice(run, wanted.evaluation_id, step, part, records)
+        write_slice(run, wanted.evaluation_id, step, part, graded.records, graded.texts)
         seconds = round(time.monotonic() - started, 3)
         row = {
             "step": step,
