@@ -26,7 +26,7 @@ from orchestrator.archive.manifest import Manifest
 from orchestrator.archive.unpacking import OpenedPack, open_pack
 from orchestrator.commands.spending import confirm
 from orchestrator.commands.submit import submit
-from orchestrator.config import Confirm
+from orchestrator.config import Confirm, Experiment
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import BASE, known_method
@@ -126,22 +126,7 @@ def _narrowed(
     """The study of the cell's training runs alone over a new runs folder, which then has the file
     of the experiment. UserError if the folder holds anything else, or if other units come out.
     """
-    experiment = packed.experiment
-    knobs = {name: [value] for name, value in row.knobs.items()}
-    # No tracker of the author's is imported or called.
-    runtime = replace(experiment.runtime, tracker="wandb", wandb="disabled")
-    narrowed = replace(
-        experiment,
-        name=f"{experiment.name}-rerun",
-        setups={row.setup: experiment.setups[row.setup]},
-        methods={row.method: knobs},
-        placements={},
-        seeds=list(seeds),
-        method_seeds={},
-        confirm=Confirm(),
-        data_dir=None,
-        runtime=runtime,
-    )
+    narrowed = _only(packed.experiment, row, seeds)
     text, file = resolved_text(narrowed, {}), runs / EXPERIMENT_FILE
     if runs.exists() and not (file.is_file() and file.read_text(encoding="utf-8") == text):
         raise refuse("--runs", str(runs), "a folder that does not exist, or that of the same rerun")
@@ -160,6 +145,23 @@ def _narrowed(
         expected = f"overrides that leave what is trained alone; {min(lacking)} is another unit now"
         raise refuse("rerun", given, expected)
     return study.with_units([unit for unit in study.units if not unit.is_untrained])
+
+
+def _only(experiment: Experiment, row: RowEvidence, seeds: Sequence[int]) -> Experiment:
+    """The experiment of one setting on these seeds."""
+    return replace(
+        experiment,
+        name=f"{experiment.name}-rerun",
+        setups={row.setup: experiment.setups[row.setup]},
+        methods={row.method: {name: [value] for name, value in row.knobs.items()}},
+        placements={},
+        seeds=list(seeds),
+        method_seeds={},
+        confirm=Confirm(),
+        data_dir=None,
+        # No tracker of the author's is imported or called.
+        runtime=replace(experiment.runtime, tracker="wandb", wandb="disabled"),
+    )
 
 
 def _command(options: argparse.Namespace, runs: Path) -> str:

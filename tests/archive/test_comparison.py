@@ -11,7 +11,7 @@ def lines(*rows: dict[str, object]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-STEPS = [{"step": 0, "loss": 1.5}, {"step": 1, "loss": 1.25}]
+STEPS: list[dict[str, object]] = [{"step": 0, "loss": 1.5}, {"step": 1, "loss": 1.25}]
 
 
 def compared(before: bytes, now: bytes) -> RunComparison:
