@@ -10,11 +10,14 @@ of `planning.rates`:
     decoding         max(D × kernel launches of a step,
                          (D × weights + KV of a token × n × reads) ÷ bandwidth)
     blending         student's decoding + passes a token × teacher's decoding,
-                     which gives the teacher's scores as well
+                     which gives the teacher's scores as well; tokens that the teacher writes
+                     itself take one pass each
     scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher)
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
     other            passing on weights, grading, data:
                      `Rates.step_s` for a step, `Rates.start_s` for a unit
+
+Steps that a method cuts before the setup's limit have the lengths of their own limit.
 
 A role on G GPUs has G times their bandwidth and arithmetic. Decoding then waits for the all-reduces
 of D steps besides (`rates.ALL_REDUCE_US`), scoring and learning keep a part of their speed
@@ -31,6 +34,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from orchestrator.config import Placement, RoleName, Runtime, Setup
 from orchestrator.engines.budget import Situation, budget
@@ -38,7 +42,7 @@ from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import ONE_GPU, Decoder, Gpus, decoder, sequences_per_step
 from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths
-from orchestrator.planning.ranges import Range, Scenario
+from orchestrator.planning.ranges import NOTHING, Range, Scenario
 from orchestrator.planning.rates import (
     ALL_REDUCE_US,
     ALL_REDUCES_OF_A_LAYER,
@@ -55,7 +59,7 @@ from orchestrator.planning.rates import (
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
-OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
+OTHER = "other"  # of a training step: work that keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
@@ -66,6 +70,20 @@ DECODING: Mapping[str, Situation] = {
     SUPERVISED: "answering",
 }
 ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVISED: ("teacher",)}
+
+
+class StepWork(NamedTuple):
+    """The work of a training step, as far as methods differ in it.
+
+    `kind` is BLENDED, PLAIN or SUPERVISED. Responses are cut after `limit` tokens; None stands for
+    the setup's limit. While blending, the teacher itself writes a `share` of the responses, or the
+    first `prefix` tokens of each.
+    """
+
+    kind: str
+    limit: int | None = None
+    share: float = 0.0
+    prefix: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +103,8 @@ class SetupCosts:
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     factors: Mapping[str, Range] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    # Costs that were worked out already: by kind of step, by benchmark, by placement.
-    _steps: dict[str, Mapping[str, Range]] = field(default_factory=dict, init=False)
+    # Costs that were worked out already: by work of a step, by benchmark, by placement.
+    _steps: dict[StepWork, Mapping[str, Range]] = field(default_factory=dict, init=False)
     _responses: dict[str, Range] = field(default_factory=dict, init=False)
     _placed: dict[Placement, SetupCosts] = field(default_factory=dict, init=False)
 
@@ -112,21 +130,32 @@ class SetupCosts:
         """Seconds until a unit works."""
         return RATES[self.engine].start_s
 
-    def step(self, kind: str) -> Mapping[str, Range]:
-        """Seconds of one training step of a kind, by phase of training."""
-        if kind not in self._steps:
+    def step(
+        self, kind: str, limit: int | None = None, share: float = 0.0, prefix: int = 0
+    ) -> Mapping[str, Range]:
+        """Seconds of one training step by phase of training; its work as in `StepWork`."""
+        work = StepWork(kind, limit, share, prefix)
+        if work not in self._steps:
             responses, seconds = sequences_per_step(self.setup.training), dict[str, Range]()
 
             def planned(phase: str, rates: Scenario, lengths: Scenario) -> float:
-                of_step = self.training_lengths(lengths)
-                return self.phase_seconds(phase, kind, responses, of_step, rates)
+                of_step = self.training_lengths(lengths, limit)
+                return self.phase_seconds(phase, work, responses, of_step, rates)
 
             for phase in TRAINING_PHASES:
                 seconds[phase] = self._measured(phase, kind, partial(planned, phase))
             if PASSING in self.factors and OTHER not in self.factors:
                 seconds[OTHER] += self.factors[PASSING] * PASSING_S.mid + PASSING_S * -1
-            self._steps[kind] = seconds
-        return self._steps[kind]
+            self._steps[work] = seconds
+        return self._steps[work]
+
+    def steps(self, works: Mapping[StepWork, int]) -> dict[str, Range]:
+        """Seconds by phase of so many training steps of each work."""
+        seconds: dict[str, Range] = dict.fromkeys(TRAINING_PHASES, NOTHING)
+        for work, count in works.items():
+            for phase, of_one in self.step(*work).items():
+                seconds[phase] += of_one * count
+        return seconds
 
     def response(self, benchmark: str) -> Range:
         """Seconds of one response to a benchmark, while all of them are sampled."""
@@ -163,9 +192,9 @@ class SetupCosts:
 
     # --- lengths ---
 
-    def training_lengths(self, scenario: Scenario) -> Lengths:
-        """Lengths of training responses."""
-        limit = self.setup.training.max_response_tokens
+    def training_lengths(self, scenario: Scenario, limit: int | None = None) -> Lengths:
+        """Lengths of training responses under a `limit`; None takes the setup's."""
+        limit = limit or self.setup.training.max_response_tokens
         return self._lengths_under(TRAINING_LENGTHS, limit, scenario)
 
     def evaluation_lengths(self, benchmark: str, scenario: Scenario) -> Lengths:
@@ -174,25 +203,31 @@ class SetupCosts:
 
     @property
     def training_tokens(self) -> Range:
-        """Tokens of a training response, on average."""
-        return Range.of(lambda scenario: self.training_lengths(scenario).tokens)
+        """Tokens of a training response under the setup's limit, on average."""
+        return self.tokens_under(None)
+
+    def tokens_under(self, limit: int | None) -> Range:
+        """Tokens of a training response under a limit, on average."""
+        return Range.of(lambda scenario: self.training_lengths(scenario, limit).tokens)
 
     def evaluation_tokens(self, benchmark: str) -> Range:
         """Tokens of a response to a benchmark, on average."""
         return Range.of(lambda scenario: self.evaluation_lengths(benchmark, scenario).tokens)
 
     def _lengths_under(self, key: str, limit: int, scenario: Scenario) -> Lengths:
+        if key in self.lengths:
+            return self.lengths[key].under(limit)
         prompt = min(PROMPT_TOKENS, self.setup.training.max_prompt_tokens)
-        return self.lengths.get(key) or LAWS[scenario].under(limit, prompt)
+        return LAWS[scenario].under(limit, prompt)
 
     # --- the formulas above ---
 
     def phase_seconds(
-        self, phase: str, kind: str, responses: int, lengths: Lengths, scenario: Scenario
+        self, phase: str, work: StepWork, responses: int, lengths: Lengths, scenario: Scenario
     ) -> float:
         """Seconds of a phase of a training step with so many responses, at a scenario's rates."""
         if phase == ROLLOUT:
-            return self._rollout_seconds(kind, responses, lengths, scenario)
+            return self._rollout_seconds(work, responses, lengths, scenario)
         if phase == OTHER:
             return RATES[self.engine].step_s.at(scenario)
         tokens = responses * (lengths.prompt + lengths.tokens)
@@ -200,7 +235,7 @@ class SetupCosts:
             learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
             return 6 * self.student.parameters * tokens / learned
         # Blended rollouts bring their scores, and the supervised stage needs none.
-        if kind != PLAIN:
+        if work.kind != PLAIN:
             return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
         return 2 * self.teacher.parameters * tokens / scored
@@ -220,22 +255,28 @@ class SetupCosts:
         return Gpus.of(self.runtime.placement, role)
 
     def _rollout_seconds(
-        self, kind: str, responses: int, lengths: Lengths, scenario: Scenario
+        self, work: StepWork, responses: int, lengths: Lengths, scenario: Scenario
     ) -> float:
+        kind = work.kind
         sampling = sampler_of(self.engine, teacher_decodes=kind == BLENDED)
         if sampling != self.engine:  # an engine that cannot blend gives these steps to another one
             other = replace(self, engine=sampling)
-            return other._rollout_seconds(kind, responses, lengths, scenario)
+            return other._rollout_seconds(work, responses, lengths, scenario)
         rates = RATES[self.engine]
         on = self._gpus("teacher" if kind == SUPERVISED else "rollout")
         if self.runtime.rollout_batch is None:
-            self._check_other_roles()
+            # UserError if teacher or learner find no room on their GPUs.
+            budget(self.setup, self.runtime, self.gpu.gib, "scoring", self._gpus("teacher"))
+            budget(self.setup, self.runtime, self.gpu.gib, "learning", self._gpus("learner"))
         rows = self.rows(lengths, DECODING[kind], on)
+        written = work.share or min(1.0, work.prefix / lengths.tokens)
         seconds = 0.0
         bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
         for role in ROLES_DECODING[kind]:
-            judges = kind == BLENDED and role == "teacher"
-            passes = rates.teacher_passes.at(scenario) if judges else 1.0
+            passes = 1.0
+            if kind == BLENDED and role == "teacher":
+                # The student's drafts are of no use where the teacher writes the response.
+                passes = written + (1 - written) * rates.teacher_passes.at(scenario)
             model = self.teacher if role == "teacher" else self.student
             seconds += passes * self.decode_seconds(
                 model, responses, rows, lengths, bandwidth, scenario, on.count
@@ -248,11 +289,6 @@ class SetupCosts:
         if not RATES[self.engine].continuous:
             return granted.requests
         return min(granted.requests, max(1, int(granted.kv_tokens / lengths.context)))
-
-    def _check_other_roles(self) -> None:
-        """Raise UserError if teacher or learner find no room on their GPUs."""
-        budget(self.setup, self.runtime, self.gpu.gib, "scoring", self._gpus("teacher"))
-        budget(self.setup, self.runtime, self.gpu.gib, "learning", self._gpus("learner"))
 
     def decode_seconds(
         self,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.experiment.methods import response_limit
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.ranges import Range, Scenario
 from orchestrator.records.files import Damaged
@@ -66,6 +67,17 @@ class Lengths:
         """c̄: tokens of context that are read for one token, on average."""
         return self.reads / self.tokens
 
+    def under(self, limit: int) -> Lengths:
+        """The same responses under a lower limit, which cuts some that finish under this one."""
+        if limit >= self.limit:
+            return self
+        x = 2 * limit / self.finished
+        in_time = float(_gamma_share(limit, self.finished))
+        # ∫₀ᴸ l·f(l) dl = m·(1 − e⁻ˣ(1 + x + x²/2)) for the density f of the Gamma law.
+        tokens_in_time = self.finished * (1 - math.exp(-x) * (1 + x + x * x / 2))
+        finished = (1 - self.truncated) * in_time / float(_gamma_share(self.limit, self.finished))
+        return Lengths(tokens_in_time / in_time, 1 - finished, limit, self.prompt)
+
     def longest(self, responses: int) -> float:
         """Mean tokens of the longest of so many responses, for which a static batch runs."""
         lengths, shorter = self._shares()
@@ -88,8 +100,9 @@ class Lengths:
 
 @dataclass(frozen=True)
 class LengthLaw:
-    """Lengths without a limit: a share `endless` never finishes, the others after `finished` tokens
-    on average.
+    """Lengths without a limit: a share `endless` never ends, the others after `finished` tokens.
+
+    That is a mean.
     """
 
     finished: float
@@ -125,18 +138,19 @@ def _gamma_share(length: np.ndarray | float, mean: float) -> np.ndarray:
 def measured_lengths(study: Study, name: str, units: Sequence[Unit]) -> dict[str, Lengths]:
     """Lengths of training responses and of responses to each benchmark in `units` of a setup.
 
-    Lengths that none of the units says are left out.
+    Lengths that none of the units says are left out, and so are steps that a method cuts earlier
+    than its setup.
     """
     setup, lengths = study.experiment.setups[name], {}
     prompt = min(PROMPT_TOKENS, setup.training.max_prompt_tokens)
-    steps = []
+    steps, limit = [], setup.training.max_response_tokens
     for unit in units:
         with suppress(Damaged):
             for row in study.reader(unit).committed_metrics():
-                if row.get("response_length") is not None and row.get("truncated") is not None:
+                known = row.get("response_length") is not None and row.get("truncated") is not None
+                if known and response_limit(unit.method, unit.knobs, row["step"], limit) == limit:
                     steps.append((1.0, row["truncated"], row["response_length"]))
     if steps:
-        limit = setup.training.max_response_tokens
         lengths[TRAINING_LENGTHS] = _lengths_of(steps, limit, prompt)
     for benchmark, evaluation_id in study.evaluation_ids(name).items():
         problems = []

@@ -15,13 +15,13 @@ from orchestrator.config import Experiment
 from orchestrator.engines.memory import sequences_per_step
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.planning.assumptions import Assumption, assumptions
-from orchestrator.planning.costs import BLENDED, OTHER, PHASES, PLAIN, SUPERVISED, SetupCosts
+from orchestrator.planning.costs import OTHER, PHASES, SetupCosts
 from orchestrator.planning.evaluation_cost import checkpoints_evaluated, evaluation_generations
 from orchestrator.planning.memory import Memory, memory
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
 from orchestrator.planning.seconds import Measured
-from orchestrator.planning.steps import steps_left, teacher_online_steps
+from orchestrator.planning.steps import teacher_online_steps, work_left
 from orchestrator.records.columns import EVALUATE
 
 
@@ -34,6 +34,7 @@ class Resources:
     cpus: float
     training_generations: int
     training_tokens: int  # at most
+    expected_training_tokens: Range
     checkpoints: int  # that are evaluated
     evaluation_generations: int
     evaluation_tokens: int  # at most
@@ -118,8 +119,9 @@ def make_plan(
     planned = []
     for unit in units:
         confirms = unit.id in confirming
-        online = teacher_online_steps(unit)
-        kind = (unit.setup, unit.kind, confirms, unit.steps, online, unit.placement)
+        longest = experiment.setups[unit.setup].training.max_response_tokens
+        works = tuple(work_left(unit, longest).items())
+        kind = (unit.setup, unit.kind, confirms, unit.steps, works, unit.placement)
         if kind not in needed:
             needed[kind] = resources(experiment, unit, costs[unit.setup], confirms)
         planned.append(PlannedUnit(unit, needed[kind]))
@@ -135,7 +137,11 @@ def resources(
     """Compute the needs of `unit`."""
     setup, placement = experiment.setups[unit.setup], unit.placement
     checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
-    generations = unit.steps * sequences_per_step(setup.training)
+    responses, longest = sequences_per_step(setup.training), setup.training.max_response_tokens
+    most, expected = 0, NOTHING
+    for work, count in work_left(unit, longest).items():
+        most += count * responses * (work.limit or longest)
+        expected += costs.tokens_under(work.limit) * (count * responses)
     evaluations = checkpoints * sum(evaluation_generations(setup).values())
     held = hours = None
     if placement.gpus:
@@ -145,8 +151,9 @@ def resources(
         placement=placement.mode,
         gpus=placement.gpus,
         cpus=placement.cpus,
-        training_generations=generations,
-        training_tokens=generations * setup.training.max_response_tokens,
+        training_generations=unit.steps * responses,
+        training_tokens=most,
+        expected_training_tokens=expected,
         checkpoints=checkpoints,
         evaluation_generations=evaluations,
         evaluation_tokens=evaluations * setup.evaluation.max_response_tokens,
@@ -159,7 +166,9 @@ def resources(
 def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -> dict[str, Range]:
     """GPU-hours by phase of a unit's training from step `first` on, and of a full evaluation."""
     seconds = training_seconds(unit, costs, first)
-    hours = {phase: of_phase * (unit.placement.gpus / 3600) for phase, of_phase in seconds.items()}
+    hours = {}
+    for phase, of_phase in seconds.items():
+        hours[phase] = of_phase * (unit.placement.gpus / 3600)
     if checkpoints:
         hours[EVALUATE] = costs.evaluation * (checkpoints * unit.placement.of_evaluator.gpus / 3600)
     return hours
@@ -168,13 +177,8 @@ def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -
 def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str, Range]:
     """Seconds of a unit's training from step `first` on, by phase, without any evaluation."""
     costs = costs.on(unit.placement)
-    online, alone = steps_left(unit, first)
-    steps = {BLENDED: online, SUPERVISED if unit.is_supervised else PLAIN: alone}
-    seconds: dict[str, Range] = dict.fromkeys(PHASES, NOTHING)
-    for kind, count in steps.items():
-        if count:  # memory is asked for only where a unit decodes like this
-            for phase, of_one in costs.step(kind).items():
-                seconds[phase] += of_one * count
-    if online + alone:
+    works = work_left(unit, costs.setup.training.max_response_tokens, first)
+    seconds = dict.fromkeys(PHASES, NOTHING) | costs.steps(works)
+    if works:
         seconds[OTHER] += costs.start
     return seconds

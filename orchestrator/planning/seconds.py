@@ -24,11 +24,11 @@ from statistics import fmean
 from orchestrator.config import Runtime, Setup
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.calibrated import Calibration, gpu_here, read_calibrations
-from orchestrator.planning.costs import OTHER, PASSING, SUPERVISED, SetupCosts
+from orchestrator.planning.costs import OTHER, PASSING, SetupCosts
 from orchestrator.planning.lengths import Lengths, measured_lengths
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import Gpu
-from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.planning.steps import teacher_online_steps, work_of_kind
 from orchestrator.records.clock import BLENDED, PLAIN, MeanSeconds, mean_seconds
 from orchestrator.records.columns import EVALUATE, REWARD, ROLLOUT
 from orchestrator.records.files import Damaged
@@ -74,12 +74,22 @@ class UnitSeconds:
                 measured[EVALUATE] += mean.whole
                 expected[EVALUATE] += planned.response(kind).mid
                 continue
-            phases = planned.step(SUPERVISED if self.unit.is_supervised else kind)
+            phases = _mean_step(planned, self.unit, kind)
             for part, seconds in mean.parts.items():
                 phase = PHASE_OF.get(part, part)
                 measured[phase] += mean.rows * seconds
                 expected[phase] += mean.rows * phases[phase].mid
-        return {phase: (measured[phase], expected[phase]) for phase in measured}
+        both = {}
+        for phase, seconds in measured.items():
+            both[phase] = seconds, expected[phase]
+        return both
+
+
+def _mean_step(costs: SetupCosts, unit: Unit, kind: str) -> dict[str, Range]:
+    """Planned seconds by phase of one of the unit's steps of a kind, over all of them."""
+    works = work_of_kind(unit, kind, costs.setup.training.max_response_tokens)
+    total = sum(works.values())
+    return {phase: seconds / total for phase, seconds in costs.steps(works).items()}
 
 
 def _unit_seconds(study: Study, unit: Unit, gpus: Sequence[str] = ()) -> UnitSeconds:
@@ -150,7 +160,9 @@ class Measured:
             if not calibration.card.is_a(gpu):
                 continue
             for key, rows in calibration.rows_for(setup, engine).items():
-                compared = [(row.seconds, row.planned_seconds(planned)) for row in rows]
+                compared = []
+                for row in rows:
+                    compared.append((row.seconds, row.planned_seconds(planned)))
                 factor = measured_factor(compared)
                 if factor is not None and PHASE_OF.get(key, key) not in by_runs:
                     factors[key], sources[key] = factor, calibration.source(rows)
@@ -241,7 +253,7 @@ class StudySeconds:
         costs = self._plans[unit.setup].on(unit.placement)
         if kind not in (BLENDED, PLAIN):
             return costs.response(kind)
-        phases = costs.step(SUPERVISED if unit.is_supervised else kind)
+        phases = _mean_step(costs, unit, kind)
         return Range.total(seconds for phase, seconds in phases.items() if phase != OTHER)
 
     @property

@@ -21,7 +21,7 @@ from orchestrator.planning.calibrated import (
     shapes_of,
     write_rows,
 )
-from orchestrator.planning.costs import OTHER, PASSING, PHASES, SUPERVISED, SetupCosts
+from orchestrator.planning.costs import OTHER, PASSING, PHASES, SUPERVISED, SetupCosts, StepWork
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.ranges import SCENARIOS
@@ -78,7 +78,7 @@ def test_the_planned_seconds_of_a_row_are_those_of_its_work_by_hand() -> None:
     for key, reached in ((PLAIN, 0.55), (EVALUATE, 0.78)):
         seconds = made_up(loaded, key, 1.0).planned_seconds(costs)
         assert seconds == pytest.approx(moved / (reached * 3.35e12))
-    learned = costs.phase_seconds(LEARN, PLAIN, 1, Lengths(256, 0, 256, 2000), "mid")
+    learned = costs.phase_seconds(LEARN, StepWork(PLAIN), 1, Lengths(256, 0, 256, 2000), "mid")
     assert made_up(loaded, LEARN, 1.0).planned_seconds(costs) == pytest.approx(64 * learned)
 
 
