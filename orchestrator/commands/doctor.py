@@ -139,9 +139,9 @@ def _run(name: str, check: Callable[[], Verdict]) -> Finding:
     return Finding(name, verdict, detail)
 
 
-def _gpus_asked(experiment: Experiment) -> list[int]:
+def _gpus_asked(experiment: Experiment) -> list[float]:
     """GPUs that trials ask for, by the experiment and by its methods."""
-    asked = [experiment.runtime.placement.gpus]
+    asked: list[float] = [experiment.runtime.placement.gpus]
     for placement in experiment.placements.values():
         asked.append(placement.gpus)
     return asked

@@ -43,17 +43,15 @@ def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
 
     Raises UserError if a file is missing or changed, or a row has no id or text.
     """
-    problems = []
+    problems: list[Problem] = []
     for entry in data.files:
         path = data_file(entry.file, data_dir)
         rows = read_jsonl(path)
         verify_sha256(path, entry.sha256)
         for line, row in enumerate(rows, 1):
-            gold = (
-                Gold(text_field(path, line, row, "answer"))
-                if row.get("answer") is not None
-                else None
-            )
+            gold = None
+            if row.get("answer") is not None:
+                gold = Gold(text_field(path, line, row, "answer"))
             text = text_field(path, line, row, "problem")
             problems.append(Problem(text_field(path, line, row, "id"), text, gold))
     return problems

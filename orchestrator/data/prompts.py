@@ -25,9 +25,12 @@ def render(
         raise UserError(
             "prompt.kind: 'chat': expected 'plain', since the tokenizer has no chat template"
         )
-    system = [{"role": "system", "content": template.system}] if template.system else []
+    messages: list[dict[str, str]] = []
+    if template.system:
+        messages.append({"role": "system", "content": template.system})
+    messages.append({"role": "user", "content": problem})
     text = tokenizer.apply_chat_template(
-        [*system, {"role": "user", "content": problem}],
+        messages,
         tokenize=False,
         add_generation_prompt=True,
         enable_thinking=template.enable_thinking,

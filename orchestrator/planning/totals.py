@@ -7,6 +7,7 @@ the phase `rescore`.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -64,11 +65,11 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
         setup = plan.experiment.setups[family[0][0].setup]
         # The selected setting is still open. All cost the same, so the first stands for it.
         if setup.evaluation.rescore and not done.get(family[0][0].id, NOT_BEGUN).rescored:
-            rescored |= {unit.id for unit in family[0]}
+            rescored.update(unit.id for unit in family[0])
         if setup.evaluation.budget == "adaptive":
             share = expected_share(family_size(family, setup), setup)
-            for setting in family:
-                shares |= dict.fromkeys((unit.id for unit in setting), share)
+            for unit in itertools.chain(*family):
+                shares[unit.id] = share
     # Thousands of units share a few kinds, places in a race and states, so the same hours are
     # worked out once.
     known: dict[tuple[object, ...], Hours] = {}

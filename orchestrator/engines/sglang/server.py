@@ -61,7 +61,7 @@ class Server:
 
     async def _response(self, ask: Ask, call: Generate) -> Answer:
         processor, parameters = private.custom_parameters(ask.draw)
-        found = await self._engine.async_generate(
+        response = await self._engine.async_generate(
             input_ids=list(ask.prompt),
             sampling_params={
                 "max_new_tokens": call.max_tokens,
@@ -72,13 +72,17 @@ class Server:
             },
             custom_logit_processor=processor,
         )
-        about = found["meta_info"]
+        about = response["meta_info"]
         reason = about["finish_reason"]
         if reason["type"] not in ("stop", "length"):
             raise RuntimeError(f"SGLang gave a request up: {reason.get('message', reason)}")
         kept = {name: about[name] for name in KEPT if name in about}
         return Answer(
-            ask.index, found["output_ids"], reason["type"] == "stop", about["weight_version"], kept
+            index=ask.index,
+            tokens=response["output_ids"],
+            stopped=reason["type"] == "stop",
+            version=about["weight_version"],
+            kept=kept,
         )
 
     async def _signs(self) -> None:
