@@ -317,12 +317,16 @@ class RunReader:
         """
         by_problem: dict[int, list[ResponseText]] = defaultdict(list)
         for part in self.counted_slices(evaluation_id, step):
-            texts = read_texts(self.evaluation_path(evaluation_id, step), part)
+            texts = self.slice_texts(evaluation_id, step, part)
             for position, text in enumerate(texts):
                 by_problem[part.problem + position * part.width // len(texts)].append(text)
         return list(
             itertools.chain.from_iterable(by_problem[index] for index in sorted(by_problem))
         )
+
+    def slice_texts(self, evaluation_id: str, step: int, part: Slice) -> list[ResponseText]:
+        """Responses of one slice whose texts were kept, by problem and sample."""
+        return read_texts(self.evaluation_path(evaluation_id, step), part)
 
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
         """Steps of which every problem of this evaluation has samples."""
