@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
+from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static, Tab, Tabs
 
 from analysis.table.model import Table
 from orchestrator.commands.display import progress_bar, progress_mark, sweep_line
@@ -25,6 +26,8 @@ from orchestrator.view.units_pane import UnitsPane
 
 LEADERBOARD, UNITS, CURVES = "leaderboard", "units", "curves"
 OF_TABS = ("tab", "search", "read", "leave_search", "quit")  # actions of the tabs' own keys
+TAB = "tab-"  # before the name of a pane, in the id of its tab
+TITLES = {LEADERBOARD: "Scores", UNITS: "Units", CURVES: "Curves"}
 BAR = 12  # characters of the sweep's bar
 ENDING_S = 1.0  # for a reading that goes on when the user leaves
 
@@ -57,7 +60,7 @@ class ViewApp(App[None]):
     """Shows one sweep until the user leaves; it writes nothing but the cache of earlier looks."""
 
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS = (
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", f"tab('{LEADERBOARD}')", "Scores"),
         Binding("2", f"tab('{UNITS}')", "Units"),
         Binding("3", f"tab('{CURVES}')", "Curves"),
@@ -65,14 +68,12 @@ class ViewApp(App[None]):
         Binding("r", "read", "Read now"),
         Binding("escape", "leave_search", "Clear", show=False),
         Binding("q", "quit", "Quit"),
-    )
+    ]
     CSS = """
     #headline { height: 2; padding: 0 1; background: $panel; }
     #search { dock: bottom; display: none; margin-bottom: 1; height: 1; border: none; }
     Screen { overflow: hidden; }
-    TabbedContent { height: 1fr; }
     ContentSwitcher { height: 1fr; }
-    TabPane { padding: 0; height: 1fr; }
     """
 
     def __init__(self, study: Study):
@@ -88,20 +89,17 @@ class ViewApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline", markup=False)
-        with TabbedContent(initial=LEADERBOARD):
-            with TabPane("Scores", id=LEADERBOARD):
-                yield LeaderboardPane()
-            with TabPane("Units", id=UNITS):
-                yield UnitsPane()
-            with TabPane("Curves", id=CURVES):
-                yield CurvesPane()
+        yield Tabs(*(Tab(title, id=f"{TAB}{pane}") for pane, title in TITLES.items()))
+        with ContentSwitcher(initial=LEADERBOARD):
+            yield LeaderboardPane(id=LEADERBOARD)
+            yield UnitsPane(id=UNITS)
+            yield CurvesPane(id=CURVES)
         yield Input(placeholder="search", id="search")
         yield Footer()
 
     def on_mount(self) -> None:
         self.title = f"trb view {self._study.experiment.name}"
         self.query_one("#headline", Static).update(headline(self._study, None))
-        self.query_one("#methods").focus()
         self._thread.start()
 
     def on_unmount(self) -> None:
@@ -111,6 +109,8 @@ class ViewApp(App[None]):
     # --- what the thread hands over ---
 
     def on_progress_read(self, message: ProgressRead) -> None:
+        if not self._main.children:  # the view ends while the last reading arrives
+            return
         self._progress = message.progress
         self._main.query_one("#headline", Static).update(headline(self._study, message.progress))
         self._main.query_one(UnitsPane).show(message.progress)
@@ -119,6 +119,8 @@ class ViewApp(App[None]):
             self.screen.show(message.progress)
 
     def on_table_read(self, message: TableRead) -> None:
+        if not self._main.children:
+            return
         self._main.query_one(LeaderboardPane).show(message.table, message.problem)
         self._main.query_one(CurvesPane).show_table(message.table)
 
@@ -133,32 +135,34 @@ class ViewApp(App[None]):
 
     # --- what the user does ---
 
-    def on_units_pane_opened(self, message: UnitsPane.Opened) -> None:
+    def on_units_pane_unit_opened(self, message: UnitsPane.UnitOpened) -> None:
         if self._progress is not None:
             run = RunReader(self._study.runs, message.unit_id)
             self.push_screen(UnitScreen(run, self._progress))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter on a method leads to its units."""
-        if event.data_table.id == "methods" and event.row_key.value is not None:
-            setup, method = event.row_key.value.split("/")
-            self._main.query_one(UnitsPane).search(f"{setup}-{method}")
+        if event.data_table.id == "method-rows" and event.row_key.value is not None:
+            words = self._main.query_one("#search", Input)
+            words.value = self._main.query_one(LeaderboardPane).words_for(event.row_key.value)
+            words.display = True
             self.action_tab(UNITS)
 
-    def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        self._pane(event.pane).focus_first()
+    def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
+        if event.tab.id is not None:
+            self._switcher.current = event.tab.id.removeprefix(TAB)
+            self._search_pane()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        pane = self._pane()
-        if event.input.id == "search" and isinstance(pane, LeaderboardPane | UnitsPane):
-            pane.search(event.value)
+        if event.input.id == "search":
+            self._search_pane()
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
         self._pane().focus_first()
 
     def action_tab(self, tab: str) -> None:
         """Show a tab."""
-        self._main.query_one(TabbedContent).active = tab
+        self._main.query_one(Tabs).active = f"{TAB}{tab}"
 
     def action_search(self) -> None:
         """Let the user type words that the rows of this tab must hold."""
@@ -171,13 +175,21 @@ class ViewApp(App[None]):
         words = self._main.query_one("#search", Input)
         words.value = ""
         words.display = False
-        self._main.query_one(LeaderboardPane).search("")
-        self._main.query_one(UnitsPane).search("")
         self._pane().focus_first()
 
     def action_read(self) -> None:
         """Read the run directories now."""
         self._reader.read_now()
+
+    def _search_pane(self) -> None:
+        """Apply the words of the search to the active tab, and let keys reach its rows unless the
+        user still types.
+        """
+        pane, words = self._pane(), self._main.query_one("#search", Input)
+        if not isinstance(pane, CurvesPane):
+            pane.search(words.value)
+        if not words.has_focus:
+            pane.focus_first()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Over another screen, such as a unit's, only its own keys and those of every screen act."""
@@ -188,11 +200,13 @@ class ViewApp(App[None]):
         """The screen with the tabs, which stays below the others."""
         return self.screen_stack[0]
 
-    def _pane(self, tab: TabPane | None = None) -> LeaderboardPane | UnitsPane | CurvesPane:
-        """The content of a tab, of the active one unless another is given."""
-        tab = tab or self._main.query_one(TabbedContent).active_pane
-        assert tab is not None
-        (pane,) = tab.children
+    @property
+    def _switcher(self) -> ContentSwitcher:
+        return self._main.query_one(ContentSwitcher)
+
+    def _pane(self) -> LeaderboardPane | UnitsPane | CurvesPane:
+        """The content of the active tab."""
+        pane = self._switcher.visible_content
         assert isinstance(pane, LeaderboardPane | UnitsPane | CurvesPane)
         return pane
 
