@@ -338,6 +338,12 @@ def _open(options: argparse.Namespace) -> int:
     return open_and_show(options.file, options.to, _console())
 
 
+def _rerun(options: argparse.Namespace) -> int:
+    from orchestrator.commands.rerun import rerun
+
+    return rerun(options)
+
+
 def _export(options: argparse.Namespace) -> int:
     from orchestrator.commands.export import export, only_experiment
 
@@ -465,6 +471,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "dashboard": _dashboard,
     "pack": _pack,
     "open": _open,
+    "rerun": _rerun,
     "export": _export,
     "eval": _eval,
     "grade": _grade,

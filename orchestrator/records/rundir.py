@@ -75,9 +75,7 @@ def started_units(runs: Path) -> list[str]:
 
 
 class RunReader:
-    """A unit's directory, read only; safe while another process writes. Raises Damaged where it is
-    no folder.
-    """
+    """A unit's directory, safe to read while a process writes it; Damaged where it is no folder."""
 
     def __init__(self, runs: Path, unit_id: str):
         self.unit_id = unit_id

@@ -1,5 +1,4 @@
-"""Writing the run directory of a unit, so that any kill leaves either the last commit or the next
-one.
+"""Writes a unit's run directory, so that any kill leaves either the last commit or the next one.
 
 Rows are appended freely, and checkpoints and documents are written whole. All of it counts only
 from the next `commit` on, which replaces `state.json` in one step. Opening for writing takes back
@@ -135,8 +134,7 @@ class RunWriter(RunReader):
         provenance: Callable[[], dict[str, Any]],
         models: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of
-        `attempts.jsonl`.
+        """Write `config.json` and `provenance.json` once, and a row of `attempts.jsonl`.
 
         `models` is what the unit is trained from. Raises UserError if what was committed was
         trained from others.
@@ -157,9 +155,7 @@ class RunWriter(RunReader):
         _append(self.path / ATTEMPTS, {"started": started} | now)
 
     def describe_data(self, counts: dict[str, Any]) -> None:
-        """Write `data.json` once: what the training data hold, what was left out, where the golds
-        come from.
-        """
+        """Write `data.json` once: training data, rows that were left out, origins of the golds."""
         if self.document(DATA) is None:
             self.write_document(DATA, counts)
         else:  # by an attempt that may have ended before its first commit
@@ -194,8 +190,7 @@ class RunWriter(RunReader):
     # --- checkpoints and commits ---
 
     def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
-        """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then
-        renamed.
+        """Make a checkpoint complete or not at all: `save` fills a scratch folder, then renamed.
 
         It counts from the next `commit` on. A kill leaves a `.tmp` folder before the rename, and
         after it a folder that `state.json` does not name; the next opening removes either, and the
@@ -289,9 +284,7 @@ class RunWriter(RunReader):
 
 
 class _CommittedPart:
-    """The committed first bytes of a log, with a running sha256, so that a commit reads only what
-    is new.
-    """
+    """The committed bytes of a log with a running sha256, so that a commit reads only new ones."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -343,9 +336,7 @@ def write_slice(
 def note_evaluation_error(
     run: RunReader, evaluation_id: str, step: int, reason: str, traceback: str = ""
 ) -> None:
-    """Say why samples of a checkpoint cannot be taken, beside its slices; no more are taken until
-    it is forgotten.
-    """
+    """Note why samples of a checkpoint cannot be taken; none are taken until the note is removed."""
     folder = run.evaluation_path(evaluation_id, step)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TRACEBACK, traceback, shared=True)

@@ -59,7 +59,8 @@ class RolloutDigest:
 
 def digest_rollouts(rollouts: Rollouts, traced: int = 0) -> RolloutDigest:
     """The digest of sampled responses, the first `traced` of them token by token."""
-    mask, lengths = rollouts.mask_BT, rollouts.lengths_B.double()
+    mask = rollouts.mask_BT
+    lengths = rollouts.lengths_B.double()
     sampled = {
         "response_tokens": int(lengths.sum()),
         "response_length": float(lengths.mean()),
@@ -125,9 +126,9 @@ def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
     """
     if not rollouts.speculation:
         return {}
-    rounds, drafted, accepted = (
-        rollouts.speculation[name] for name in ("rounds", "drafted", "accepted")
-    )
+    rounds = rollouts.speculation["rounds"]
+    drafted = rollouts.speculation["drafted"]
+    accepted = rollouts.speculation["accepted"]
     return {
         "rounds_per_token": float((rounds.double() / rollouts.lengths_B).mean()),
         "teacher_positions": int(drafted.sum()),

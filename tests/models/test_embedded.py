@@ -255,9 +255,9 @@ def world() -> list[str]:
 def test_mistakes_are_given_and_not_trained_on() -> None:
     tokenizer, recipe = make_tokenizer("characters"), Recipe(batch=200, recovers=1.0)
     for given, response in embedded._examples(tokenizer, recipe, random.Random(0), 45):
-        problem, _, start = tokenizer.decode(given).partition("\n")
+        problem, _, start = str(tokenizer.decode(given)).partition("\n")
         total = sum(map(int, problem.removesuffix("=?").split("+")))
-        rest = tokenizer.decode(response)
+        rest = str(tokenizer.decode(response))
         assert start, "each example begins with a mistake"
         assert rest.endswith(f"\\boxed{{{total}}}{STUDENT_EOS}")
 
