@@ -21,13 +21,22 @@ from orchestrator.sheet import MARK_STYLES
 from orchestrator.view.curves_pane import CurvesPane
 from orchestrator.view.leaderboard_pane import LeaderboardPane
 from orchestrator.view.reading import Progress, SweepReader
+from orchestrator.view.rollouts_pane import RolloutsPane
+from orchestrator.view.samples_pane import SamplesPane
 from orchestrator.view.unit_screen import UnitScreen
 from orchestrator.view.units_pane import UnitsPane
 
 LEADERBOARD, UNITS, CURVES = "leaderboard", "units", "curves"
+SAMPLES, ROLLOUTS = "samples", "rollouts"
 OF_TABS = ("tab", "search", "read", "leave_search", "quit")  # actions of the tabs' own keys
 TAB = "tab-"  # before the name of a pane, in the id of its tab
-TITLES = {LEADERBOARD: "Scores", UNITS: "Units", CURVES: "Curves"}
+TITLES = {  # of the tabs, whose numbers are the keys
+    LEADERBOARD: "1 Scores",
+    UNITS: "2 Units",
+    CURVES: "3 Curves",
+    SAMPLES: "4 Samples",
+    ROLLOUTS: "5 Rollouts",
+}
 BAR = 12  # characters of the sweep's bar
 ENDING_S = 1.0  # for a reading that goes on when the user leaves
 
@@ -56,14 +65,15 @@ class ReadingFailed(Message):
         self.error = error
 
 
+Pane = LeaderboardPane | UnitsPane | CurvesPane | SamplesPane | RolloutsPane
+
+
 class ViewApp(App[None]):
     """Shows one sweep until the user leaves; it writes nothing but the cache of earlier looks."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("1", f"tab('{LEADERBOARD}')", "Scores"),
-        Binding("2", f"tab('{UNITS}')", "Units"),
-        Binding("3", f"tab('{CURVES}')", "Curves"),
+        *(Binding(title[0], f"tab('{pane}')", show=False) for pane, title in TITLES.items()),
         Binding("slash", "search", "Search"),
         Binding("r", "read", "Read now"),
         Binding("escape", "leave_search", "Clear", show=False),
@@ -94,6 +104,8 @@ class ViewApp(App[None]):
             yield LeaderboardPane(id=LEADERBOARD)
             yield UnitsPane(id=UNITS)
             yield CurvesPane(id=CURVES)
+            yield SamplesPane(id=SAMPLES)
+            yield RolloutsPane(id=ROLLOUTS)
         yield Input(placeholder="search", id="search")
         yield Footer()
 
@@ -109,20 +121,21 @@ class ViewApp(App[None]):
     # --- what the thread hands over ---
 
     def on_progress_read(self, message: ProgressRead) -> None:
-        if not self._main.children:  # the view ends while the last reading arrives
+        if self._is_leaving:
             return
         self._progress = message.progress
         self._main.query_one("#headline", Static).update(headline(self._study, message.progress))
-        self._main.query_one(UnitsPane).show(message.progress)
-        self._main.query_one(CurvesPane).show(message.progress)
+        for pane in (UnitsPane, CurvesPane, SamplesPane, RolloutsPane):
+            self._main.query_one(pane).show(message.progress)
         if isinstance(self.screen, UnitScreen):
             self.screen.show(message.progress)
 
     def on_table_read(self, message: TableRead) -> None:
-        if not self._main.children:
+        if self._is_leaving:
             return
         self._main.query_one(LeaderboardPane).show(message.table, message.problem)
-        self._main.query_one(CurvesPane).show_table(message.table)
+        for pane in (CurvesPane, SamplesPane, RolloutsPane):
+            self._main.query_one(pane).show_table(message.table)
 
     def on_reading_failed(self, message: ReadingFailed) -> None:
         raise message.error
@@ -196,6 +209,11 @@ class ViewApp(App[None]):
         return action not in OF_TABS or self.screen is self._main
 
     @property
+    def _is_leaving(self) -> bool:
+        """Whether the widgets are gone: the last reading may arrive while the view ends."""
+        return not self.is_running or self._main.query_one_optional("#headline") is None
+
+    @property
     def _main(self) -> Screen[None]:
         """The screen with the tabs, which stays below the others."""
         return self.screen_stack[0]
@@ -204,10 +222,10 @@ class ViewApp(App[None]):
     def _switcher(self) -> ContentSwitcher:
         return self._main.query_one(ContentSwitcher)
 
-    def _pane(self) -> LeaderboardPane | UnitsPane | CurvesPane:
+    def _pane(self) -> Pane:
         """The content of the active tab."""
         pane = self._switcher.visible_content
-        assert isinstance(pane, LeaderboardPane | UnitsPane | CurvesPane)
+        assert isinstance(pane, Pane)
         return pane
 
 

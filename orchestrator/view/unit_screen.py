@@ -125,7 +125,7 @@ class UnitScreen(Screen[None]):
 
 def facts(name: str, status: UnitStatus) -> Text:
     """The unit's name, state and best checkpoint, then its id."""
-    text = Text(name, "bold")
+    text = Text.assemble((name, "bold"))
     text.append(" · ")
     mark = STATE_MARKS.get(status.state, "faint")
     text.append(status.doing or status.state, MARK_STYLES[mark])

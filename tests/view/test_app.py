@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import ContentSwitcher, Footer, Input, Log, SelectionList, Static
+from textual.widgets import ContentSwitcher, Footer, Input, Log, Select, SelectionList, Static
 from textual_plotext import PlotextPlot
 
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from orchestrator.view.app import CURVES, LEADERBOARD, UNITS, ViewApp
+from orchestrator.view.app import CURVES, LEADERBOARD, ROLLOUTS, SAMPLES, UNITS, ViewApp
 from orchestrator.view.live_table import LiveTable
 from orchestrator.view.unit_screen import UnitScreen
 from tests.fake_runs import units_of
 from tests.view.sweeps import small_sweep, write_unit
 
 Driven = Callable[[ViewApp, Pilot[None]], Awaitable[None]]
-TABS = [LEADERBOARD, UNITS, CURVES]
+TABS = [LEADERBOARD, UNITS, CURVES, SAMPLES, ROLLOUTS]
 PATIENCE = 3000  # pauses of a hundredth of a second until a condition must hold
 
 
@@ -108,7 +108,7 @@ def test_the_best_method_comes_first_with_its_interval(study: Study) -> None:
 def test_every_key_of_the_footer_is_shown_in_a_small_terminal(study: Study) -> None:
     async def act(app: ViewApp, pilot: Pilot[None]) -> None:
         footer = app.screen.query_one(Footer)
-        await until(pilot, lambda: len(footer.query("FooterKey")) == 6)
+        await until(pilot, lambda: len(footer.query("FooterKey")) == 3)
         await until(pilot, lambda: footer.query("FooterKey").last().region.width > 0)
         ends = [key.region.right for key in footer.query("FooterKey")]
         assert 0 < max(ends) <= 80
@@ -185,6 +185,54 @@ def test_curves_follow_the_quantity_and_the_chosen_methods(study: Study) -> None
         assert "75.0" not in drawn
         methods.deselect_all()
         await until(pilot, lambda: plot.plt.build() != drawn)
+
+    drive(study, act)
+
+
+def test_a_problem_is_shown_across_methods_and_steps(study: Study) -> None:
+    async def act(app: ViewApp, pilot: Pilot[None]) -> None:
+        def shown() -> list[list[str]]:
+            return [row[:5] for row in rows(app, "#response-rows")]
+
+        await show(app, pilot, SAMPLES)
+        # The selected checkpoints: p1 of TRB is right, of the others it depends on the counts.
+        await until(pilot, lambda: len(rows(app, "#problem-rows")) == 4)
+        await press(pilot, "down")
+        problems = app.query_one("#problem-rows", LiveTable)
+        await until(pilot, lambda: problems.selected == "p1")
+        selected = [
+            ["right", "4", "Vanilla", "0", "40"],
+            ["right", "4", "TRB", "0", "40"],
+            ["wrong", "4", "Untrained student", "", "0"],
+        ]
+        await until(pilot, lambda: sorted(shown()) == sorted(selected))
+        await press(pilot, "s")
+        earlier = [["wrong", "4", "Vanilla", "0", "20"], ["right", "4", "TRB", "0", "20"]]
+        await until(pilot, lambda: sorted(shown()) == sorted([*selected, *earlier]))
+        assert "2+2=?" in text(app, "#response")
+
+    drive(study, act, (120, 40))
+
+
+def test_a_filter_leaves_problems_that_one_method_solves_alone(study: Study) -> None:
+    async def act(app: ViewApp, pilot: Pilot[None]) -> None:
+        await show(app, pilot, SAMPLES)
+        await until(pilot, lambda: len(rows(app, "#problem-rows")) == 4)
+        choice = app.query_one("#filter", Select)
+        await press(pilot, "f")
+        await until(pilot, lambda: choice.value == "wrong")
+        choice.value = "TRB right, Vanilla wrong"
+        await until(pilot, lambda: [row[0] for row in rows(app, "#problem-rows")] == ["p3"])
+
+    drive(study, act, (120, 40))
+
+
+def test_a_rollout_is_shown_token_by_token(study: Study) -> None:
+    async def act(app: ViewApp, pilot: Pilot[None]) -> None:
+        await show(app, pilot, ROLLOUTS)
+        await until(pilot, lambda: len(rows(app, "#rollout-rows")) == 1)
+        assert rows(app, "#rollout-rows")[0][-1] == "75.0"
+        assert "1+1=?\nso it is 2" in text(app, "#rollout")
 
     drive(study, act)
 
