@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from orchestrator.config import Setup, Training
+from orchestrator.engines import catalog
 from orchestrator.errors import did_you_mean, one_of, refuse
 from orchestrator.policy.spec import (
     Behavior,
@@ -40,7 +41,7 @@ from orchestrator.policy.spec import (
     TrustRegion,
     Unlikely,
 )
-from orchestrator.rules import MOST, Count, Number, entry
+from orchestrator.rules import MOST, Count, Number, Positive, entry
 
 DIVERGENCES = ("renormalized", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
@@ -204,14 +205,19 @@ def _limit_fits(method: str) -> Callable[[Grid, str, Setup], None]:
     return fits
 
 
-def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
-    for k in grid["K"]:
-        if k not in setup.training.sft.checkpoints:
-            raise refuse(
-                "methods.sft_warmup.K",
-                k,
-                f"one of training.sft.checkpoints {setup.training.sft.checkpoints}",
-            )
+def _stage_fits(method: str) -> Callable[[Grid, str, Setup], None]:
+    """The check of a method whose knob `K` names a checkpoint of the supervised stage."""
+
+    def fits(grid: Grid, name: str, setup: Setup) -> None:
+        known = setup.training.sft.checkpoints
+        for k in grid["K"]:
+            if k not in known:
+                raise refuse(f"methods.{method}.K", k, f"one of training.sft.checkpoints {known}")
+        if METHODS[method].adapters is not None:
+            key = f"engine.trainer (with method {method})"
+            one_of(key, setup.engine.trainer, catalog.adapting())
+
+    return fits
 
 
 @dataclass(frozen=True)
@@ -223,10 +229,11 @@ class Method:
     rollouts of optimizer step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given
     knobs, training, k and N. `response_limit` are the tokens after which the rollouts of step k are
     cut, given knobs, k and the setup's limit. `updates_before` is the number of supervised updates
-    before step 0. `fits` raises UserError if values of the grid do not suit a setup of that name.
-    `axis` is the knob along the horizontal axis of its figure: the paper's; without one, the knob
-    with most values. `fades` is the knob with the number of steps after which the method is
-    vanilla; None if it never is.
+    before step 0; `adapters` are the rank and the rate of these updates if they train low-rank
+    adapters, which the stage merges into its checkpoints. `fits` raises UserError if values of the
+    grid do not suit a setup of that name. `axis` is the knob along the horizontal axis of its
+    figure: the paper's; without one, the knob with most values. `fades` is the knob with the number
+    of steps after which the method is vanilla; None if it never is.
     """
 
     title: str
@@ -236,6 +243,7 @@ class Method:
     objective: Callable[[Knobs, Training, int, int], Objective] = _plain
     response_limit: Callable[[Knobs, int, int], int] = _full_limit
     updates_before: Callable[[Knobs], int] | None = None
+    adapters: Callable[[Knobs], Knobs] | None = None
     fits: Callable[[Grid, str, Setup], None] = _fits
     axis: str | None = None
     fades: str | None = None
@@ -309,7 +317,7 @@ METHODS: dict[str, Method] = {
         "SFT warmup",
         {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
         updates_before=lambda knobs: knobs["K"],
-        fits=_sft_fits,
+        fits=_stage_fits("sft_warmup"),
     ),
     "fixed_epsilon": Method(
         "Fixed-ε blending",
@@ -435,6 +443,19 @@ METHODS: dict[str, Method] = {
         },
         objective=_of_terms(lambda knobs: Term(SampledToken(knobs["clip"]))),
     ),
+    "simple_opd": Method(
+        "LoRA warmup, then OPD (Simple-OPD)",
+        "Simple-OPD",
+        {
+            "K": _steps("Updates of the adapters before distillation, as those of sft_warmup."),
+            "rank": Knob("Rank of the adapters; their α is the same.", Count, "$r$"),
+            "lr": Knob("Learning rate of the adapters.", Positive, r"$\eta$"),
+        },
+        updates_before=lambda knobs: knobs["K"],
+        adapters=lambda knobs: {"rank": knobs["rank"], "lr": knobs["lr"]},
+        fits=_stage_fits("simple_opd"),
+        axis="K",
+    ),
     "prefix_horizon": Method(
         "Prefix distillation",
         "Prefix",
@@ -503,6 +524,12 @@ def supervised_updates(method: str | None, knobs: Knobs) -> int | None:
     """Supervised updates before step 0; None for a trial that starts from the untrained student."""
     updates = METHODS[method].updates_before if method else None
     return None if updates is None else updates(knobs)
+
+
+def adapters(method: str | None, knobs: Knobs) -> dict[str, Any]:
+    """Rank and rate of the adapters of a method's supervised stage; empty for all weights."""
+    of_stage = METHODS[method].adapters if method else None
+    return {} if of_stage is None else dict(of_stage(knobs))
 
 
 # --- names ---

@@ -151,7 +151,7 @@ class SetupCosts:
 
     def steps(self, works: Mapping[StepWork, int]) -> dict[str, Range]:
         """Seconds by phase of so many training steps of each work."""
-        seconds = dict.fromkeys(TRAINING_PHASES, NOTHING)
+        seconds: dict[str, Range] = dict.fromkeys(TRAINING_PHASES, NOTHING)
         for work, count in works.items():
             for phase, of_one in self.step(*work).items():
                 seconds[phase] += of_one * count

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from analysis.labels import setup_title
+from orchestrator.engines.interface import Lora
 from orchestrator.errors import UserError
-from orchestrator.experiment.load import load_setup
+from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.methods import (
     BASE,
     METHODS,
@@ -21,6 +22,7 @@ from orchestrator.experiment.methods import (
     needs_teacher,
     response_limit,
 )
+from orchestrator.experiment.units import expand
 from orchestrator.policy.spec import (
     Bridge,
     FallingWithDiscrepancy,
@@ -44,7 +46,9 @@ from orchestrator.policy.spec import (
     TrustRegion,
     Unlikely,
 )
+from orchestrator.workers.engines import lora_of
 from tests.policy.reference import PAPER_BUDGETS
+from tests.sweeps import ROOT
 
 # --- names ---
 
@@ -286,3 +290,36 @@ def test_a_horizon_beyond_the_limit_is_refused() -> None:
 
 def test_a_unit_without_a_method_needs_no_teacher_to_sample() -> None:
     assert not needs_teacher(None, {}, 0)
+
+
+def test_adapters_have_stages_of_their_own_beside_the_shared_one() -> None:
+    """A stage of adapters has rank and rate in its id; the stage of all weights keeps its id."""
+    whole = "methods.sft_warmup={K: [15]}"
+    adapted = "methods.simple_opd={K: [15], rank: [4, 8], lr: [0.01]}"
+    path = ROOT / "experiments" / "quickstart.yaml"
+    plain, both = (
+        expand(load_experiment(path, [whole, *more, "seeds=[0]", "confirm=null"]))
+        for more in ([], [adapted])
+    )
+    stages = {unit.id: unit for unit in both if unit.is_supervised}
+    [shared] = [unit.id for unit in plain if unit.is_supervised]
+    assert stages.pop(shared).knobs == {}
+    assert [unit.knobs for unit in stages.values()] == [
+        {"rank": 4, "lr": 0.01},
+        {"rank": 8, "lr": 0.01},
+    ]
+    for unit in both:
+        if unit.method == "simple_opd":
+            [stage] = unit.depends_on
+            assert stages[stage].knobs == {"rank": unit.knobs["rank"], "lr": 0.01}
+            assert lora_of(stages[stage]) == Lora(unit.knobs["rank"], unit.knobs["rank"], 0.01, 0)
+            assert lora_of(unit) is None
+        if unit.method == "sft_warmup":
+            assert unit.depends_on == (shared,)
+
+
+def test_an_engine_without_adapters_is_refused_by_its_key() -> None:
+    path = ROOT / "experiments" / "rivals.yaml"
+    with pytest.raises(UserError, match=r"^engine.trainer \(with method simple_opd\): 'verl'"):
+        load_experiment(path, ["engine.trainer=verl"])
+    load_experiment(path, ["engine.trainer=verl", "methods.simple_opd=null"])

@@ -44,7 +44,9 @@ class TorchEngine:
         job, store = self.store.job, self.store
         master = store.open(job.initial, "student", torch.float32)
         optimizer, tokens = job.setup.training.optimizer, pass_tokens(job, "learning")
-        return TorchTrainer(master, optimizer, tokens, store.dtype, job.steps, job.takes_turns)
+        return TorchTrainer(
+            master, optimizer, tokens, store.dtype, job.steps, job.takes_turns, lora=job.lora
+        )
 
     def close(self) -> None:
         """Drop the store's models; a role that is still referenced keeps them alive."""
