@@ -7,6 +7,7 @@ The first seven are the paper's, in the order of its main table; rivals and cont
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from orchestrator.policy.spec import (
     Behavior,
     Bridge,
     FallingWithDiscrepancy,
+    First,
     FixedAdvantage,
     ForwardKL,
     Fusion,
@@ -34,6 +36,7 @@ from orchestrator.policy.spec import (
     TeacherInjection,
     TeacherKeeps,
     TeacherPrefers,
+    TeacherPrefix,
     TeacherSequences,
     TeacherUncertain,
     Tempered,
@@ -103,6 +106,16 @@ def annealed(start: float, horizon: int, step: int) -> float:
     return start * (1 - step / horizon) if step < horizon else 0.0
 
 
+def falling_prefix(longest: int, horizon: int, step: int) -> int:
+    """Tokens that the teacher begins a response with: `longest` at step 0, falling to exactly 0.
+
+    m_k = round(M·½(1 + cos(πk/K))) for k < K, a cosine as in TrOPD (2606.01249).
+    """
+    if step >= horizon:
+        return 0
+    return round(longest * (1 + math.cos(math.pi * step / horizon)) / 2)
+
+
 def growing_limit(start: int, horizon: int, step: int, longest: int) -> int:
     """Tokens of a response: `start` at step 0, growing linearly to `longest` over `horizon` steps."""
     if step >= horizon:
@@ -128,6 +141,11 @@ def mixed(weight: float) -> Behavior:
 def by_sequence(share: float) -> Behavior:
     """Whole responses of the teacher with probability `share`; the student itself for 0."""
     return TeacherSequences(share) if share > 0 else Student()
+
+
+def begun(tokens: int) -> Behavior:
+    """The teacher for the first `tokens` of a response; the student itself for 0."""
+    return TeacherPrefix(tokens) if tokens > 0 else Student()
 
 
 def fused(alpha: float) -> Behavior:
@@ -161,6 +179,19 @@ def _of_terms(*terms: Callable[[Knobs], Term]) -> Callable[[Knobs, Training, int
 
 def _proximal(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
     return Objective(training.objective, Proximal(knobs["alpha"]))
+
+
+def _guided(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    """TrOPD after the teacher's prefix, and β times the likelihood of its tokens inside of it."""
+    prefix = falling_prefix(knobs["tokens"], knobs["K"], step)
+    terms = [
+        Term(ReverseKL(), TeacherKeeps(after=prefix)),
+        Term(ForwardKL(), TeacherKeeps(inverted=True, after=prefix)),
+    ]
+    if prefix:
+        # −A·∇log p with A = 1 is the gradient of the negative log-likelihood of the token.
+        terms.append(Term(FixedAdvantage(1.0), First(prefix), factor=knobs["beta"]))
+    return Objective(training.objective, terms=tuple(terms))
 
 
 def _likelihood(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
@@ -203,6 +234,11 @@ def _limit_fits(method: str) -> Callable[[Grid, str, Setup], None]:
                 raise refuse(key, tokens, f"≤ {name}'s {right}")
 
     return fits
+
+
+def _prefix_fits(grid: Grid, name: str, setup: Setup) -> None:
+    _no_estimator(grid, name, setup)
+    _limit_fits("tr_opd_guided")(grid, name, setup)
 
 
 def _stage_fits(method: str) -> Callable[[Grid, str, Setup], None]:
@@ -249,8 +285,8 @@ class Method:
     fades: str | None = None
 
     @property
-    def changes_work(self) -> bool:
-        """Whether its steps have limits of their own, so that the plan asks for each of them."""
+    def cuts_responses(self) -> bool:
+        """Whether its responses have another limit than the setup's, at some step."""
         return self.response_limit is not _full_limit
 
     @property
@@ -387,6 +423,25 @@ METHODS: dict[str, Method] = {
             lambda knobs: Term(ForwardKL(), TeacherKeeps(inverted=True)),
         ),
         fits=_no_estimator,
+    ),
+    "tr_opd_guided": Method(
+        "Trust region on-policy distillation with teacher prefixes (TrOPD)",
+        "TrOPD guided",
+        {
+            "tokens": Knob(
+                "Tokens that the teacher begins responses of the first step with.", Count, "$m_0$"
+            ),
+            "K": _steps("Steps over which the prefix falls to nothing, by a cosine."),
+            "beta": Knob(
+                "Weight of the likelihood of the teacher's tokens.",
+                Annotated[Number, Field(ge=0, le=MOST)],
+                r"$\beta$",
+            ),
+        },
+        behavior=lambda knobs, step: begun(falling_prefix(knobs["tokens"], knobs["K"], step)),
+        objective=_guided,
+        fits=_prefix_fits,
+        axis="K",
     ),
     "aopd": Method(
         "Asymmetric on-policy distillation (AOPD)",

@@ -15,6 +15,7 @@ from orchestrator.experiment.methods import (
     annealed_temperature,
     annealed_veto,
     behavior_at,
+    falling_prefix,
     known_method,
     method_key,
     method_label,
@@ -26,6 +27,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.policy.spec import (
     Bridge,
     FallingWithDiscrepancy,
+    First,
     FixedAdvantage,
     ForwardKL,
     Fusion,
@@ -39,6 +41,7 @@ from orchestrator.policy.spec import (
     TeacherInjection,
     TeacherKeeps,
     TeacherPrefers,
+    TeacherPrefix,
     TeacherSequences,
     TeacherUncertain,
     Tempered,
@@ -214,6 +217,16 @@ OTHER_OBJECTIVES: dict[str, tuple[dict[str, float], Objective]] = {  # at step 3
             ),
         ),
     ),
+    "tr_opd_guided": (
+        {"tokens": 8, "K": 30, "beta": 0.001},  # step 30 is the first without a prefix
+        Objective(
+            "renormalized",
+            terms=(
+                Term(ReverseKL(), TeacherKeeps()),
+                Term(ForwardKL(), TeacherKeeps(inverted=True)),
+            ),
+        ),
+    ),
     "aopd": (
         {},
         Objective(
@@ -278,6 +291,27 @@ def test_horizons() -> None:
     assert response_limit("prefix_horizon", {"tokens": 8}, 400, 48) == 8
     assert response_limit("vanilla", {}, 0, 48) == 48
     assert response_limit(None, {}, 0, 48) == 48
+
+
+def test_the_teacher_begins_less_and_less() -> None:
+    """TrOPD's cosine: m₀·½(1 + cos(πk/K)), then nothing; the loss follows it."""
+    knobs = {"tokens": 48, "K": 60, "beta": 0.001}
+    begun = [falling_prefix(48, 60, step) for step in (0, 20, 30, 40, 59, 60, 400)]
+    assert begun == [48, 36, 24, 12, 0, 0, 0]
+    assert behavior_at("tr_opd_guided", knobs, 20) == TeacherPrefix(36)
+    assert [behavior_at("tr_opd_guided", knobs, step) for step in (59, 60)] == [Student()] * 2
+    training, goal = load_setup("arithmetic").training, METHODS["tr_opd_guided"].objective
+    assert goal(knobs, training, 20, 60) == Objective(
+        training.objective,
+        terms=(
+            Term(ReverseKL(), TeacherKeeps(after=36)),
+            Term(ForwardKL(), TeacherKeeps(inverted=True, after=36)),
+            Term(FixedAdvantage(1.0), First(36), factor=0.001),
+        ),
+    )
+    assert goal(knobs, training, 60, 60) == METHODS["tr_opd"].objective({}, training, 60, 60)
+    with pytest.raises(UserError, match=r"methods\.tr_opd_guided\.tokens: 49"):
+        METHODS["tr_opd_guided"].fits({"tokens": [49]}, "arithmetic", load_setup("arithmetic"))
 
 
 def test_a_horizon_beyond_the_limit_is_refused() -> None:

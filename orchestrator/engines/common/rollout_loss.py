@@ -42,7 +42,7 @@ class Targets:
             return Targets(tokens, support)
         log_p, log_q = rollouts.student_BT, scores.token_BT
         before = discrepancy_before(log_p, log_q, rollouts.mask_BT)
-        recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], before[at])
+        recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], positions, before[at])
         return Targets(tokens, support, scores.support_BTK[at], recorded)
 
     def to(self, device: torch.device) -> Targets:

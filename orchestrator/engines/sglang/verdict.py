@@ -28,6 +28,7 @@ class Drafts:
     """A round before its verdict: `tokens` (B, γ), drawn from `log_p` (B, γ, V) with `draws` (B,
     roles, γ).
 
+    `start` (B,) are the positions of the first drafts in their responses.
     `log_q` computes the teacher's log-probabilities (b, γ, V) of requests with indices (b,).
     `forced` (B, γ) has forced ids, −1 for none; it is None if no request has any.
     """
@@ -36,6 +37,7 @@ class Drafts:
     log_p: Tensor
     log_q: Callable[[Tensor], Tensor]
     draws: Tensor
+    start: Tensor
     forced: Tensor | None
 
 
@@ -69,7 +71,15 @@ def _judge(order: Order, drafts: Drafts, at: Tensor) -> Round:
     """Judge some of the requests, all of one behavior."""
     proposed, draws = drafts.tokens[at], drafts.draws[at]
     accept, residual = draws[:, Role.ACCEPT], draws[:, Role.RESIDUAL]
-    judged = judge(order.behavior, proposed, drafts.log_p[at], drafts.log_q(at), accept, residual)
+    judged = judge(
+        order.behavior,
+        proposed,
+        drafts.log_p[at],
+        drafts.log_q(at),
+        accept,
+        residual,
+        drafts.start[at],
+    )
     if drafts.forced is None:
         return judged
     given = drafts.forced[at]

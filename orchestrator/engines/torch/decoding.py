@@ -111,7 +111,7 @@ class _Batch:
         log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
         self._check(log_q, "teacher")
         accept, residual = (self._uniforms(role, length) for role in (Role.ACCEPT, Role.RESIDUAL))
-        judged = judge(behavior, drafts, log_p, log_q, accept, residual)
+        judged = judge(behavior, drafts, log_p, log_q, accept, residual, self._positions())
         self.record.count(self.rows, rounds=1, drafted=length, accepted=judged.accepted)
         return judged
 
