@@ -179,7 +179,8 @@ def confirmed(table: Table) -> pd.DataFrame:
 
 
 def costs(table: Table) -> pd.DataFrame:
-    """A row for each method of each setup: the cost of its selected step, its average at equal cost.
+    """A row for each method of each setup: the cost of its selected step, its average at equal
+    cost.
 
     `amount` is the equal cost in the unit of `measure`; times are in seconds.
     """

@@ -12,11 +12,12 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     models
     experiment
     selection
-    workers
+    archive, workers
     planning
     monitor, selftest, trial
     tracking, sweep
     commands
+    view
     cli
 
 `cli` is the command, `config` every key with default and limits, `rules` the types of keys, `errors`

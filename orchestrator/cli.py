@@ -150,6 +150,12 @@ def _status(options: argparse.Namespace) -> int:
     return show_status(study, _console(), options.json, options.all, options.sort)
 
 
+def _view(options: argparse.Namespace) -> int:
+    from orchestrator.view.opening import open_view
+
+    return open_view(options, _load)
+
+
 def _logs(options: argparse.Namespace) -> int:
     from orchestrator.commands import logs
     from orchestrator.experiment.shipped import names_experiment
@@ -317,6 +323,43 @@ def _probe_continuation(options: argparse.Namespace) -> int:
     return 0
 
 
+def _pack(options: argparse.Namespace) -> int:
+    from orchestrator.commands.pack import pack
+
+    study = _sound(options)
+    if _lack_runs(options):
+        return 1
+    return pack(study, options.output, not options.no_texts)
+
+
+def _open(options: argparse.Namespace) -> int:
+    from orchestrator.commands.open_pack import open_and_show
+
+    return open_and_show(options.file, options.to, _console())
+
+
+def _rerun(options: argparse.Namespace) -> int:
+    from orchestrator.commands.rerun import rerun
+
+    return rerun(options)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from orchestrator.commands.export import export, only_experiment
+
+    # Without an experiment argparse takes the first override for it.
+    if options.experiment is not None and "=" in options.experiment.name:
+        options.overrides = [str(options.experiment), *options.overrides]
+        options.experiment = None
+    if options.experiment is None:
+        options.experiment = only_experiment(options.runs or default_runs())
+    study = _sound(options)
+    if _lack_runs(options):
+        return 1
+    print(export(study, options.method, options.output, options.setup, options.seed))
+    return 0
+
+
 def _eval(options: argparse.Namespace) -> int:
     from orchestrator.commands.evaluate import evaluate_model
 
@@ -415,6 +458,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "submit": _submit,
     "status": _status,
     "cancel": _cancel,
+    "view": _view,
     "logs": _logs,
     "probe": _probe_continuation,
     "doctor": _doctor,
@@ -423,6 +467,10 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "regrade": _regrade,
     "dashboard": _dashboard,
+    "pack": _pack,
+    "open": _open,
+    "rerun": _rerun,
+    "export": _export,
     "eval": _eval,
     "grade": _grade,
     "config": _config,

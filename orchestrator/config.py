@@ -128,6 +128,8 @@ TokenizerName = Annotated[
 MOST_STEPS = 10**6
 MOST_SAMPLES = 10**5  # of one problem
 MOST_GPUS = 64  # of a role
+MOST_TERMS = 7  # of a sum
+MOST_WORDS = 100
 GPUS_OF_A_TRIAL = Must(
     "0, a share of one GPU such as 0.5, or a whole number of GPUs",
     lambda gpus: 0.01 <= gpus < 1 or (gpus % 1 == 0 and 0 <= gpus <= 3 * MOST_GPUS),
@@ -206,6 +208,19 @@ class Recipe(Section):
     ] = 0.0
     off_task: Annotated[Share, "Share of examples that answer with unrelated words."] = 0.0
     no_reasoning: Annotated[Share, "Share of examples that give the answer at once."] = 0.0
+    longest: Annotated[Whole, "Terms of the longest sums.", Field(ge=2, le=MOST_TERMS)] = 5
+    words: Annotated[
+        Whole,
+        "Unrelated words of an example, at most; many of them exceed the response limit.",
+        Field(ge=3, le=MOST_WORDS),
+    ] = 6
+    recovers: Annotated[
+        Share,
+        "Share of examples that go on correctly after a mistake; the mistake is not trained on.",
+    ] = 0.0
+    derails: Annotated[
+        Share, "Share of examples that go on with unrelated words after a mistake."
+    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -267,6 +282,9 @@ class Data(Section):
         Text | None, "Of `path`: the hub commit, or the sha256 of the local file or folder."
     ] = None
     order_seed: Annotated[Whole, "Seed of the order of the prompts."] = 0
+    longest: Annotated[
+        Whole, "Of source arithmetic: terms of the longest sums.", Field(ge=2, le=MOST_TERMS)
+    ] = 5
 
 
 @dataclass(frozen=True)
@@ -361,6 +379,11 @@ class Evaluation(Section):
     rescore: Annotated[
         Flag, "Whether the selected checkpoint is evaluated again on fresh samples."
     ] = True
+    keep_texts: Annotated[
+        Natural,
+        "Responses of each problem whose texts are kept beside the counts, at every checkpoint; of "
+        "the selected checkpoint's fresh samples all are. 0: no texts.",
+    ] = 1
     benchmarks: Annotated[
         dict[Text, BenchmarkRun], "Benchmarks by key, at least one; null leaves one out."
     ] = field(default_factory=dict)
@@ -493,7 +516,7 @@ class Runtime(Section):
     ] = None
     draft_length: Annotated[
         Count | None,
-        "Draft length γ while blending, at most 16 with SGLang; null: from ε, "
+        "Draft length γ while blending, at most 16 with SGLang; null: from the expected acceptance, "
         "the sizes of the two models and, on GPUs, the rows decoded at once.",
     ] = None
     attention_backend: Annotated[

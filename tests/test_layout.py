@@ -29,7 +29,7 @@ FOR_ANALYSIS = {
     "monitor",
     "sheet",
 }
-USING_ANALYSIS = {"orchestrator.commands", "orchestrator.cli"}
+USING_ANALYSIS = {"orchestrator.commands", "orchestrator.view", "orchestrator.cli"}
 USING_ENGINES = {
     "workers",
     "selftest",
@@ -58,6 +58,7 @@ HEAVY = {
     "transformers",
     "wandb",
     "tensorboard",
+    "textual",
     "matplotlib",
     "pandas",
     "datasets",

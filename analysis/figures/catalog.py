@@ -18,6 +18,7 @@ from analysis.figures import (
     sweep,
     tradeoff,
     trajectories,
+    worlds,
 )
 from analysis.figures.picture import Picture, SetupRuns
 from analysis.figures.style import WIDTH
@@ -25,12 +26,15 @@ from analysis.labels import setup_title
 from analysis.table import build
 from orchestrator.selection.study import Study
 
+MAPPED = 3  # setups; the table shows fewer side by side
 # In the order of the report.
 FIGURES = (trajectories, cost, entropy, sweep, tradeoff, diagnostics, continuation, overview)
 
 
 def pictures(study: Study, width: float = WIDTH) -> Iterator[Picture]:
-    """The figures of each setup, `width` inches wide, each drawn when it is asked for."""
+    """The map of many setups and the figures of each, `width` inches wide, drawn when asked for."""
+    if len(study.experiment.setups) >= MAPPED:
+        yield replace(worlds.picture(study, build.select(study)), width=width)
     for data in _setups(study):
         for figure in FIGURES:
             yield replace(figure.picture(data), width=width)

@@ -1,6 +1,4 @@
-"""Command lines whose mistakes are a `UserError`: one line that names the word and says what would
-be right.
-"""
+"""Parses command lines; a mistake is a `UserError` with the word and what would be right."""
 
 from __future__ import annotations
 
@@ -19,17 +17,17 @@ MOST_DIGITS = 18  # of a whole number on the command line
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser with the project's errors; the namespace names the parser of the command
-    that was chosen.
-    """
+    """argparse's parser with the project's errors; `namespace.parser` is that of the command."""
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse with its own wording."""
         missing = re.match(r"the following arguments are required: (.*)", message)
         if missing and missing[1] in ("COMMAND", "PROBE"):
-            raise UserError(
-                f"no {missing[1]} given: expected one of {', '.join(self._words())}; see {self.prog} --help"
-            )
+            words: list[str] = []
+            for action in self._actions:
+                words += action.choices or ()
+            expected = f"expected one of {', '.join(words)}; see {self.prog} --help"
+            raise UserError(f"no {missing[1]} given: {expected}")
         if missing:
             raise UserError(f"{missing[1]} is missing; {self.one_line_usage()}")
         raise UserError(message.removeprefix("argument "))
@@ -55,12 +53,10 @@ class Parser(argparse.ArgumentParser):
 
     def flags(self) -> list[str]:
         """Options of this command, for example `--runs`."""
-        return [
-            flag
-            for action in self._actions
-            for flag in action.option_strings
-            if flag.startswith("--")
-        ]
+        flags: list[str] = []
+        for action in self._actions:
+            flags += action.option_strings
+        return [flag for flag in flags if flag.startswith("--")]
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
@@ -76,12 +72,8 @@ class Parser(argparse.ArgumentParser):
             known = list(action.choices)
             if value == "watch":
                 raise refuse(str(name), value, "trb status EXP.yaml --watch")
-            raise refuse(
-                str(name), value, f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
-            )
-
-    def _words(self) -> list[str]:
-        return [word for action in self._actions if action.choices for word in action.choices]
+            expected = f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
+            raise refuse(str(name), value, expected)
 
 
 def is_whole_number(text: str) -> bool:
@@ -120,24 +112,20 @@ def positive_number(text: str) -> float:
 
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Options, with overrides wherever they stand: argparse alone wants them before the first flag."""
+    """Options; overrides may follow flags, while argparse alone wants them before the first."""
     words = sys.argv[1:] if arguments is None else arguments
     for word in words:
+        # Such a word would fail later, where it names a file or is printed.
         if any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise refuse(
-                "argument", word, "text in UTF-8"
-            )  # else what names files, or is printed, fails on the way
+            raise refuse("argument", word, "text in UTF-8")
     options, late = parser.parse_known_args(words)
     command: Parser = options.parser
     for word in late:
         if word.startswith("-"):
             raise _unknown_option(word, late[late.index(word) + 1 :], command)
         if getattr(options, "compare", None) is not None and "=" not in word:
-            raise refuse(
-                "--compare",
-                " ".join([options.compare, *late]),
-                f"A,B: {options.compare},{late[-1]}",
-            )
+            words = " ".join([options.compare, *late])
+            raise refuse("--compare", words, f"A,B: {options.compare},{late[-1]}")
         if "=" not in word or not hasattr(options, "overrides"):
             raise refuse("argument", word, f"words as in: {command.one_line_usage()}")
     if late:
@@ -158,11 +146,9 @@ def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserErr
         return UserError(
             f"{flag}: unknown option; a key of the experiment is set without dashes: {key}={value}"
         )
-    flags = command.flags()
     if flag == "--watch":
-        return UserError(
-            f"{flag}: unknown option of {command.prog}: expected trb status EXP.yaml --watch"
-        )
-    return UserError(
-        f"{flag}: unknown option: expected one of {', '.join(flags)}{did_you_mean(flag, flags)}"
-    )
+        expected = "expected trb status EXP.yaml --watch"
+        return UserError(f"{flag}: unknown option of {command.prog}: {expected}")
+    flags = command.flags()
+    expected = f"expected one of {', '.join(flags)}{did_you_mean(flag, flags)}"
+    return UserError(f"{flag}: unknown option: {expected}")

@@ -1,4 +1,4 @@
-"""`trb regrade --audit`: math-verify alone as a second grader over the answers that evaluations keep.
+"""`trb regrade --audit`: math-verify alone as a second grader of the answers that are kept.
 
 Changes no record. The rates and examples lie in `audit.json` of the experiment's results folder,
 from which `trb report` shows them.
@@ -13,10 +13,11 @@ from dataclasses import asdict
 
 from orchestrator.commands.regrade import REMEMBERED, REPETITIONS, Golds
 from orchestrator.errors import UserError
-from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import repeated_evaluation_ids
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import Grader
 from orchestrator.records.files import pretty, write_atomically
+from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.second_opinion import AUDIT, Audited, compared
 from orchestrator.selection.study import Study
@@ -54,25 +55,21 @@ def audit(study: Study, as_json: bool) -> int:
 def _answers(study: Study, setup: str, benchmark: str) -> Counter[tuple[str, str]]:
     """How many responses gave each answer to each problem, over all units and checkpoints."""
     answers: Counter[tuple[str, str]] = Counter()
-    for problem, given in _records(study, setup, benchmark):
-        for answer, count in given.items():
-            answers[problem, answer] += count
+    for record in _records(study, setup, benchmark):
+        for answer, count in record.answers.items():
+            answers[record.problem, answer] += count
     return answers
 
 
-def _records(study: Study, setup: str, benchmark: str) -> Iterator[tuple[str, dict[str, int]]]:
-    for unit in study.units:
-        if unit.setup != setup or not study.reader(unit).path.is_dir():
-            continue
-        run = study.reader(unit)
-        for repetition in REPETITIONS:
-            ids = evaluation_protocol.repeated_evaluation_ids(
-                study.experiment.setups[setup], repetition
-            )
-            for step in run.evaluated_steps(ids[benchmark]):
-                for part in run.slices(ids[benchmark], step):
-                    for record in run.slice_records(ids[benchmark], step, part):
-                        yield record.problem, dict(record.answers)
+def _records(study: Study, setup: str, benchmark: str) -> Iterator[ProblemRecord]:
+    configured = study.experiment.setups[setup]
+    for repetition in REPETITIONS:
+        evaluation_id = repeated_evaluation_ids(configured, repetition)[benchmark]
+        for unit in study.units_of(setup):
+            run = study.reader(unit)
+            for step in run.evaluated_steps(evaluation_id):
+                for part in run.slices(evaluation_id, step):
+                    yield from run.slice_records(evaluation_id, step, part)
 
 
 def _lines(found: Audited) -> Iterator[str]:

@@ -26,7 +26,7 @@ from orchestrator.policy.spec import Behavior, TeacherSequences
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.measuring import Measuring
-from orchestrator.selftest.runner import Check, Outcome, run_checks
+from orchestrator.selftest.runner import Check, run_checks
 from orchestrator.sweep.preflight import check_runs_folder
 
 CARD_WITHIN_S = 120.0
@@ -40,8 +40,7 @@ NO_GPU = "a machine with the GPU that is to be measured"
 
 
 def calibrate(study: Study, minutes: float, console: Console) -> int:
-    """Measure each phase of each setup on this machine's GPU; 0 unless one of them could not be
-    measured.
+    """Measure each phase of each setup on this machine's GPU; 0 when all of them were measured.
 
     Rows go to the card's file below the runs folder as they are measured, so that a kill keeps
     them; logs go beside it.
@@ -55,9 +54,13 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
     check_runs_folder(study.runs)
     deadline = time.monotonic() + 60 * minutes
     folder = study.runs / FOLDER / time.strftime("%Y%m%d-%H%M%S")
-    everything = [_measuring(study, name, card, folder / name) for name in study.experiment.setups]
+    everything: list[Measuring] = []
+    shares = 0  # of all phases that are still to be measured
+    for name in study.experiment.setups:
+        asked = _measuring(study, name, card, folder / name)
+        everything.append(asked)
+        shares += sum(_shares_of(asked).values())
     say(console, f"{card.name}, {card.gib:.1f} GiB, for {minutes:g} minutes; logs: {folder}")
-    shares = sum(SHARES[phase] for asked in everything for phase in _phases(asked))
     failed = False
     for asked in everything:
         asked.bench.folder.mkdir(parents=True)
@@ -66,26 +69,22 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
                 check = Check("models", "orchestrator.selftest.pair:models", MODELS_WITHIN_S, "")
                 if not _run(check, asked.bench, asked.bench, console):
                     failed = True
-                    shares -= sum(SHARES[phase] for phase in _phases(asked))
+                    shares -= sum(_shares_of(asked).values())
                     continue
-            for phase in _phases(asked):
-                seconds = (deadline - time.monotonic()) * SHARES[phase] / shares
-                shares -= SHARES[phase]
+            for phase, share in _shares_of(asked).items():
+                seconds = (deadline - time.monotonic()) * share / shares
+                shares -= share
                 if seconds < LEAST_S:
-                    say(
-                        console,
-                        f"{asked.bench.name} {phase}: not begun, the {minutes:g} minutes are over",
-                    )
+                    why = f"not begun, the {minutes:g} minutes are over"
+                    say(console, f"{asked.bench.name} {phase}: {why}")
                     failed = True
                     continue
-                check = Check(
-                    phase, f"orchestrator.selftest.phases:{phase}", 2 * seconds + LATE_S, ""
-                )
+                function, limit = f"orchestrator.selftest.phases:{phase}", 2 * seconds + LATE_S
+                check = Check(phase, function, limit, "")
                 failed |= not _run(check, replace(asked, seconds=seconds), asked.bench, console)
         finally:
-            shutil.rmtree(
-                asked.bench.folder / "models", ignore_errors=True
-            )  # gigabytes of random weights
+            # Gigabytes of random weights.
+            shutil.rmtree(asked.bench.folder / "models", ignore_errors=True)
     path = calibration_path(study.runs, card)
     if path.is_file():
         following = study.invocation.command("plan", "--why")
@@ -94,9 +93,7 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
 
 
 def card_here() -> Card:
-    """The first GPU of this machine; UserError where there is none. A process of its own asks, and
-    frees it again.
-    """
+    """The first GPU of this machine, asked by a process that frees it again; UserError without."""
     if not has_driver():
         raise UserError(f"calibrate: no NVIDIA driver here: expected {NO_GPU}")
     with tempfile.TemporaryDirectory() as folder:
@@ -144,18 +141,17 @@ def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
     return Measuring(bench, costs, tuple(behaviors.values()), card, path, day, seconds=0.0)
 
 
-def _phases(asked: Measuring) -> list[str]:
-    """List the phases to measure of a setup."""
-    return [phase for phase in SHARES if phase != "blending" or asked.behaviors]
+def _shares_of(asked: Measuring) -> dict[str, int]:
+    """The phases to measure of a setup, with the share of the time of each."""
+    shares = dict(SHARES)
+    if not asked.behaviors:
+        del shares["blending"]
+    return shares
 
 
 def _run(check: Check, subject: object, bench: Bench, console: Console) -> bool:
-    """Run one phase and show what became of it; whether it was measured."""
+    """Run one phase and show its outcome; whether it was measured."""
     [outcome] = run_checks([check], subject, bench.folder)
-    _show(bench.name, outcome, console)
-    return outcome.verdict == "ok"
-
-
-def _show(setup: str, outcome: Outcome, console: Console) -> None:
     console.print(SHOWN[outcome.verdict], end=" ")
-    say(console, f"{setup} {outcome.name} ({outcome.seconds:.0f} s): {outcome.detail}")
+    say(console, f"{bench.name} {outcome.name} ({outcome.seconds:.0f} s): {outcome.detail}")
+    return outcome.verdict == "ok"

@@ -1,5 +1,4 @@
-"""`trb config`: every key with type, rule, default and meaning, read off `config` and the table of
-methods.
+"""`trb config`: every key with type, rule, default and meaning, read off `config` and the methods.
 
 With an experiment instead of a key: the resolved values, each with where it comes from.
 """
@@ -40,10 +39,10 @@ Path_ = tuple[str, ...]  # a dotted key in parts
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its dotted name, type, default as YAML writes it, meaning, and choices with a line
-    each if closed.
+    """One key: its dotted name, type, default as YAML writes it, and meaning.
 
-    `rule` is what its values have to be beside their type, empty if they may be anything.
+    `choices` has a line for each value of a closed key. `rule` is what its values have to be beside
+    their type, empty if they may be anything.
     """
 
     name: str
@@ -54,7 +53,9 @@ class Key:
     rule: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "rule"}
+        values = asdict(self)
+        del values["rule"]
+        return values
 
 
 def all_keys() -> list[Key]:
@@ -67,8 +68,7 @@ def all_keys() -> list[Key]:
 
 
 def find_keys(word: str) -> list[Key]:
-    """Keys called `word`, below it, or ending in it; UserError with the nearest one if there are
-    none.
+    """Keys called `word`, below it, or ending in it; without any UserError with the nearest one.
 
     The name of a method stands for its knobs: `mixture` and `Mixture` for `methods.mixture`.
     """
@@ -79,7 +79,7 @@ def find_keys(word: str) -> list[Key]:
     names: list[str] = []
     last_words: list[str] = []
     for key in all_keys():
-        parts = _parts(key)
+        parts = key.name.removeprefix("(setup) ").split(".")
         if _begins(parts, wanted):
             below.append(key)
         if _begins(parts[-len(wanted) :], wanted):
@@ -228,10 +228,6 @@ def _written(value: Any) -> str:
     """`value` as YAML in one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6).strip()
     return text.removesuffix("...").strip()
-
-
-def _parts(key: Key) -> list[str]:
-    return key.name.removeprefix("(setup) ").split(".")
 
 
 def _begins(parts: Sequence[str], wanted: Sequence[str]) -> bool:

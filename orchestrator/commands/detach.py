@@ -27,9 +27,7 @@ Say = Callable[[str], None]
 
 
 def detach(study: Study, options: list[str], say: Say) -> int:
-    """Submit in the background of this machine; 0 as soon as that process drives the sweep, else
-    its exit code.
-    """
+    """Submit in the background; 0 as soon as that process drives the sweep, else its exit code."""
     check_runs_folder(study.runs)
     log = study.runs / ".submits" / f"{_name(study)}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -61,8 +59,9 @@ def detach(study: Study, options: list[str], say: Say) -> int:
 
 
 def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> int:
-    """Hand the sweep to the job server of a Ray cluster, whose machines see this folder, the file
-    and the runs; 0 as soon as it has the job.
+    """Hand the sweep to the job server of a Ray cluster; 0 as soon as it has the job.
+
+    The cluster's machines must see this folder, the experiment's file and the runs.
     """
     from orchestrator.sweep.jobs import submit_job
 
@@ -78,9 +77,7 @@ def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> i
 
 
 def cancel(study: Study, say: Say) -> int:
-    """Ask every driver of the experiment to stop, and wait until it has. UserError where there is
-    none.
-    """
+    """Ask every driver of the experiment to stop, and wait until it has; UserError without any."""
     drivers = drivers_of(study.runs, study.experiment.name)
     if not drivers:
         raise UserError(

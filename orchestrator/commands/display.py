@@ -17,7 +17,6 @@ from analysis.numbers import signed, tenths_text
 from orchestrator.experiment.methods import BASE, REFERENCE, method_label
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import STATES, UnitStatus
-from orchestrator.planning.ranges import SCENARIOS
 from orchestrator.selection.study import Study
 from orchestrator.sheet import MARK_STYLES, Mark
 
@@ -51,17 +50,18 @@ def header(study: Study, width: int, keys: Sequence[str] = ()) -> list[Text]:
         if word != "--runs":
             differences.append(shlex.join([word, *value]))
     name = study.experiment.name
-    lines = [Text(line) for line in flowed([name, *differences], width)]
-    lines += [Text(line) for line in flowed([f"runs: {study.runs}", *keys], width)]
+    texts = flowed([name, *differences], width) + flowed([f"runs: {study.runs}", *keys], width)
+    lines = [Text(text) for text in texts]
     lines[0].stylize("bold", 0, len(name))
     return lines
 
 
 def summary_lines(overview: Overview, width: int, gaps: Gaps | None = None) -> list[Text]:
-    """The sweep as a whole: a bar of its steps and the sentences of `sweep_lines`, in lines that
-    break between facts.
-    """
-    done, of = sum(s.step for s in overview.units), sum(s.steps for s in overview.units)
+    """A bar of the sweep's steps and the sentences of `sweep_lines`, broken between facts."""
+    done = of = 0
+    for s in overview.units:
+        done += s.step
+        of += s.steps
     bar = progress_bar(done, of, min(SWEEP_BAR, width // 3))
     facts = [f"{bar} {done} of {of} steps"] if of else []
     for line in (sweep_line(overview), hours_line(overview)):
@@ -100,8 +100,9 @@ def progress_mark(done: float, of: float) -> Mark:
 
 
 def names(statuses: Sequence[UnitStatus]) -> dict[str, str]:
-    """Unit id → label, with the setup where there are several, and the seed where a label has
-    several; `TRB K=12 confirming seed 100` for a run that confirms a choice.
+    """Unit id → label, with setup and seed where several units share it.
+
+    A run that confirms a choice is called `TRB K=12 confirming seed 100`.
     """
     setups = {s.setup for s in statuses}
     seeds: dict[tuple[str, str], set[int]] = {}
@@ -125,8 +126,7 @@ def sweep_lines(overview: Overview, gaps: Gaps | None = None) -> list[str]:
 
 
 def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
-    """`best so far: SFT warmup 92.0 (+5.6) · Vanilla 86.4` for each setup in which two methods have
-    scores.
+    """`best so far: SFT warmup 92.0 (+5.6) · Vanilla 86.4`, for setups with two scored methods.
 
     In brackets stands the difference to vanilla in points, with the interval of `gaps` where it is
     known.
@@ -163,17 +163,13 @@ def hours_line(overview: Overview) -> str:
         parts.append(
             f"about {hours(left.mid)}{unit} left ({hours(left.low)} to {hours(left.high)})"
         )
-    if overview.seconds_left_range is not None:
-        low, mid, high = (
-            clock(datetime.now(), overview.seconds_left_range.at(scenario))
-            for scenario in SCENARIOS
-        )
-        parts.append(f"done about {mid} ({low} to {high})")
-    if (
-        overview.calibrated
-        and (left is not None or overview.seconds_left_range is not None)
-        and unfinished
-    ):
+    seconds = overview.seconds_left_range
+    if seconds is not None:
+        now = datetime.now()
+        span = f"{clock(now, seconds.low)} to {clock(now, seconds.high)}"
+        parts.append(f"done about {clock(now, seconds.mid)} ({span})")
+    estimated = left is not None or seconds is not None
+    if overview.calibrated and estimated and unfinished:
         parts.append("rates measured on this card")
     return SEPARATOR.join(parts)
 
@@ -184,9 +180,7 @@ def hours(number: float) -> str:
 
 
 def clock(now: datetime, seconds: float) -> str:
-    """The time of day after so many seconds, with the day if it is another one, and the year if
-    that is another one.
-    """
+    """The time of day after so many seconds, with day and year if these are other ones than now."""
     then = now + timedelta(seconds=seconds)
     if then.date() == now.date():
         return f"{then:%H:%M}"
@@ -221,17 +215,13 @@ def sweep_line(overview: Overview) -> str:
 
 
 def summary(statuses: Sequence[UnitStatus], driven: bool = True) -> str:
-    """`12 of 86 done · 4 running · 70 queued`; queued units are not started where nothing is
-    `driven`.
-    """
-    counts = Counter(_word(s, driven) for s in statuses)
+    """`12 of 86 done · 4 running · 70 queued`; queued units are not started unless `driven`."""
+    counts = Counter[str]()
+    for s in statuses:
+        idle = (s.doing or s.state) == "queued" and not driven
+        counts[NOT_STARTED if idle else s.state] += 1
     rest = [f"{counts[word]} {word}" for word in (*STATES[1:], NOT_STARTED) if counts[word]]
     return SEPARATOR.join([f"{counts['done']} of {len(statuses)} done", *rest])
-
-
-def _word(s: UnitStatus, driven: bool) -> str:
-    """The state of a unit, or `not started` as its row in the table says."""
-    return NOT_STARTED if (s.doing or s.state) == "queued" and not driven else s.state
 
 
 def idle_line(overview: Overview, study: Study) -> str:
@@ -242,9 +232,7 @@ def idle_line(overview: Overview, study: Study) -> str:
 
 
 def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does not exist") -> str:
-    """Which runs folder is meant, and how much of the experiment it holds; `absent` if there is no
-    such folder.
-    """
+    """Name the runs folder, and how much of the experiment it holds; `absent` if it is missing."""
     if not runs.is_dir():
         return f"runs: {runs} ({absent})"
     done = sum(s.state == "done" for s in statuses)
@@ -253,7 +241,8 @@ def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does no
 
 def where_to_look(failed: UnitStatus, runs: Path) -> str:
     """Where the story of a failed unit stands."""
-    return f"  traceback: {runs / failed.id / 'traceback.txt'}; its log: trb logs {failed.id} --runs {runs}"
+    traceback = runs / failed.id / "traceback.txt"
+    return f"  traceback: {traceback}; its log: trb logs {failed.id} --runs {runs}"
 
 
 def percent(score: float | None) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from orchestrator.commands.display import say
 from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
@@ -38,11 +39,14 @@ SIGNS = {"ok": "[green]ok[/]  ", "warn": "[yellow]warn[/]", "fail": "[red]fail[/
 MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
 
 
+# What a check found: ok, warn or fail, and the detail of the `Finding`.
+Verdict = tuple[str, str]
+Checks = list[tuple[str, Callable[[], Verdict]]]  # name of a check, and the check
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One check: `verdict` is ok, warn or fail; `detail` is one line, or several of which the first
-    stands alone.
-    """
+    """One check: `verdict` is ok, warn or fail, and the first line of `detail` stands alone."""
 
     name: str
     verdict: str
@@ -51,7 +55,30 @@ class Finding:
 
 def examine(study: Study | None, as_json: bool) -> int:
     """Print all findings; 0 unless one of them is `fail`."""
-    checks: list[tuple[str, Callable[[], Finding]]] = [
+    findings: list[Finding] = []
+    for name, check in _checks(study):
+        setup_name, _, subject = name.rpartition(" ")
+        models_fail = any((f.name, f.verdict) == (f"{setup_name} models", "fail") for f in findings)
+        if subject in ("prompt", "template", "endings") and models_fail:
+            continue  # transformers would report the same models in words of its own
+        finding = _run(name, check)
+        for earlier in findings:
+            if finding.verdict == earlier.verdict == "fail" and finding.detail == earlier.detail:
+                finding = Finding(name, "fail", f"as {earlier.name}")
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    failed = sum(finding.verdict == "fail" for finding in findings)
+    if as_json:
+        print(json.dumps({"checks": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        _conclude(study, failed)
+    return int(failed > 0)
+
+
+def _checks(study: Study | None) -> Checks:
+    """The checks of this machine, and those of an experiment."""
+    checks: Checks = [
         ("devices", _devices),
         ("memory", _memory),
         ("grader", _grader),
@@ -59,122 +86,96 @@ def examine(study: Study | None, as_json: bool) -> int:
     ]
     runtime = study.experiment.runtime if study else Runtime()
     if runtime.tracker == "wandb":
-        checks.append(("wandb", lambda: _wandb(runtime.wandb)))
+        checks.append(("wandb", partial(_wandb, runtime.wandb)))
     else:
-        checks.append(("tracker", lambda: _tracker(runtime.tracker)))
-    if study:
-        experiment, runs = study.experiment, study.runs
-        checks.append(("placement", lambda: _placement(experiment)))
-        asks_for_gpu = any(
-            p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()]
-        )
-        for name, setup in experiment.setups.items():
-            checks.append((f"{name} engine", partial(_engine, name, setup)))
-            if ENGINES[setup.engine.sampler].tools and has_driver() and asks_for_gpu:
-                checks.append(
-                    (f"{name} compilers", partial(_compilers, name, setup.engine.sampler))
-                )
-            if needs_gpu(setup):
-                checks.append((f"{name} GPU memory", partial(_gpu_memory, name, setup, experiment)))
-            checks += _setup_checks(name, setup, experiment, runs)
-        for name, setup in experiment.setups.items():  # last, since they may read for minutes
-            checks.append(
-                (f"{name} training data", partial(_training_data, name, setup, experiment, runs))
-            )
-    findings: list[Finding] = []
-    for name, check in checks:
-        setup_name, _, of = name.rpartition(" ")
-        if of in ("prompt", "template", "endings") and any(
-            (f.name, f.verdict) == (f"{setup_name} models", "fail") for f in findings
-        ):
-            continue  # transformers would report the same models in words of its own
-        findings.append(_once(_run(name, check), findings))
-        if not as_json:
-            _show(findings[-1])
-    if as_json:
-        print(json.dumps({"checks": [asdict(finding) for finding in findings]}, indent=2))
-    failed = sum(finding.verdict == "fail" for finding in findings)
-    if not as_json:
-        _conclude(study, failed)
-    return int(failed > 0)
+        checks.append(("tracker", partial(_tracker, runtime.tracker)))
+    if study is None:
+        return checks
+    experiment, runs = study.experiment, study.runs
+    checks.append(("placement", partial(_placement, experiment)))
+    for name, setup in experiment.setups.items():
+        sampler = setup.engine.sampler
+        checks.append((f"{name} engine", partial(_engine, setup)))
+        if ENGINES[sampler].tools and has_driver() and max(_gpus_asked(experiment)):
+            checks.append((f"{name} compilers", partial(_compilers, sampler)))
+        if needs_gpu(setup):
+            checks.append((f"{name} GPU memory", partial(_gpu_memory, setup, experiment)))
+        checks += [
+            (f"{name} benchmarks", partial(_benchmarks, setup, experiment)),
+            (f"{name} models", partial(_models, name, setup, runs)),
+            (f"{name} template", partial(_template, name, setup, experiment, runs)),
+            (f"{name} endings", partial(_endings, name, setup, experiment, runs)),
+            (f"{name} prompt", partial(_prompt, setup, experiment, runs)),
+        ]
+    for name, setup in experiment.setups.items():  # last, since they may read for minutes
+        checks.append((f"{name} training data", partial(_training_data, setup, experiment, runs)))
+    return checks
 
 
 def _conclude(study: Study | None, failed: int) -> None:
-    """How many checks failed, or the command that comes next."""
+    """Print how many checks failed, or the command that comes next."""
     if failed:
-        line = f"{failed} check{'s' * (failed > 1)} failed"
+        line = f"{counted(failed, 'check')} failed"
+    elif study is None:
+        line = "nothing failed; next: trb doctor EXP.yaml checks an experiment, too"
     else:
-        following = (
-            "trb doctor EXP.yaml checks an experiment, too"
-            if study is None
-            else study.invocation.command("plan")
-        )
-        line = f"nothing failed; next: {following}"
-    Console().print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _once(finding: Finding, earlier: list[Finding]) -> Finding:
-    """The finding; one that failed for a reason that was given already only says where."""
-    if finding.verdict == "fail":
-        for other in earlier:
-            if (other.verdict, other.detail) == ("fail", finding.detail):
-                return replace(finding, detail=f"as {other.name}")
-    return finding
+        line = f"nothing failed; next: {study.invocation.command('plan')}"
+    say(Console(), line)
 
 
 def _show(finding: Finding) -> None:
-    """A line with the verdict; further lines of the detail below it."""
-    first, *rest = escape(finding.detail).split("\n")
-    lines = [
-        f"{SIGNS[finding.verdict]} {finding.name}: {first}",
-        *(f"     {line}" for line in rest),
-    ]
-    Console().print("\n".join(lines), highlight=False, soft_wrap=True)
+    """Print a line with the verdict, and further lines of the detail below it."""
+    detail = escape(finding.detail).replace("\n", "\n     ")
+    line = f"{SIGNS[finding.verdict]} {finding.name}: {detail}"
+    Console().print(line, highlight=False, soft_wrap=True)
 
 
-def _run(name: str, check: Callable[[], Finding]) -> Finding:
-    """A check that breaks is a finding too."""
+def _run(name: str, check: Callable[[], Verdict]) -> Finding:
+    """Make a check; one that breaks is a finding too."""
     try:
-        return check()
+        verdict, detail = check()
     except Exception as error:
-        return Finding(name, "fail", " ".join(str(error).split())[:300])
+        verdict, detail = "fail", " ".join(str(error).split())[:300]
+    return Finding(name, verdict, detail)
 
 
-def _devices() -> Finding:
+def _gpus_asked(experiment: Experiment) -> list[float]:
+    """GPUs that trials ask for, by the experiment and by its methods."""
+    asked: list[float] = [experiment.runtime.placement.gpus]
+    for placement in experiment.placements.values():
+        asked.append(placement.gpus)
+    return asked
+
+
+# --- this machine ---
+
+
+def _devices() -> Verdict:
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    words = ", ".join(
-        [counted(cores_here(), "CPU core"), " ".join([counted(len(gpus), "GPU"), *gpus])]
-    )
-    return Finding("devices", "ok", f"{words}; torch {torch.__version__}")
+    gpu_words = " ".join([counted(len(gpus), "GPU"), *gpus])
+    return "ok", f"{counted(cores_here(), 'CPU core')}, {gpu_words}; torch {torch.__version__}"
 
 
-def _memory() -> Finding:
+def _memory() -> Verdict:
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     except ValueError:  # macOS does not count free pages
-        return Finding(
-            "memory", "ok", "free memory is not known on this system; a laptop sweep wants 4 GiB"
-        )
-    return Finding(
-        "memory", "ok" if free > 4 else "warn", f"{free:.1f} GiB free; a laptop sweep wants 4"
-    )
+        return "ok", "free memory is not known on this system; a laptop sweep wants 4 GiB"
+    return "ok" if free > 4 else "warn", f"{free:.1f} GiB free; a laptop sweep wants 4"
 
 
-def _grader() -> Finding:
+def _grader() -> Verdict:
     with Grader() as grader:
         right = grader.grade("\\frac{1}{2}", "so it is \\boxed{0.5}").correct
         wrong = grader.grade("\\frac{1}{2}", "so it is \\boxed{0.25}").correct
-    verdict = "ok" if right and not wrong else "fail"
-    return Finding(
-        "grader",
-        verdict,
-        "0.5 is one half and 0.25 is not" if verdict == "ok" else "grades wrongly here",
-    )
+    if right and not wrong:
+        return "ok", "0.5 is one half and 0.25 is not"
+    return "fail", "grades wrongly here"
 
 
-def _gradient() -> Finding:
+def _gradient() -> Verdict:
     """The default objective's gradient against finite differences, in float64."""
     import torch
 
@@ -183,98 +184,74 @@ def _gradient() -> Finding:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 8, generator=generator, dtype=torch.float64, requires_grad=True)
     teacher = torch.randn(3, 8, generator=generator, dtype=torch.float64).log_softmax(-1)
-    right = torch.autograd.gradcheck(
+    agree = torch.autograd.gradcheck(
         lambda x: token_loss("renormalized", x.log_softmax(-1), teacher), logits
     )
-    return Finding(
-        "gradient",
-        "ok" if right else "fail",
-        "renormalized reverse KL agrees with finite differences",
-    )
+    return "ok" if agree else "fail", "renormalized reverse KL agrees with finite differences"
 
 
-def _wandb(wish: str) -> Finding:
-    mode = chosen_mode(wish)
-    if mode != "online":
-        hint = (
-            "log in with `wandb login` to watch online"
-            if mode == "offline"
-            else "nothing is mirrored"
-        )
-        return Finding("wandb", "ok", f"{mode}; {hint}")
+def _wandb(configured: str) -> Verdict:
+    mode = chosen_mode(configured)
+    if mode == "offline":
+        return "ok", "offline; log in with `wandb login` to watch online"
+    if mode == "disabled":
+        return "ok", "disabled; nothing is mirrored"
     import requests
 
     url = server_url()
     try:
         requests.get(f"{url}/healthz", timeout=5)
     except requests.RequestException as error:
-        return Finding(
-            "wandb", "warn", f"online, but {url} cannot be reached ({type(error).__name__})"
-        )
-    return Finding("wandb", "ok", f"online, {url} answers")
+        return "warn", f"online, but {url} cannot be reached ({type(error).__name__})"
+    return "ok", f"online, {url} answers"
 
 
-def _tracker(name: str) -> Finding:
+def _tracker(name: str) -> Verdict:
     tracker_function(name)  # UserError where it is not found or not installed
-    return Finding("tracker", "ok", f"{name} shows the runs")
+    return "ok", f"{name} shows the runs"
 
 
-def _placement(experiment: Experiment) -> Finding:
-    """GPUs that trials ask for against those of this machine; a pair that needs one never goes
-    without a word.
-    """
+# --- an experiment ---
+
+
+def _placement(experiment: Experiment) -> Verdict:
+    """Compare the GPUs that trials ask for with those here; large models fail without any."""
     import torch
 
-    asked = [p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()]]
-    here = torch.cuda.device_count()
+    asked, here = _gpus_asked(experiment), torch.cuda.device_count()
     large = [name for name, setup in experiment.setups.items() if needs_gpu(setup)]
-    found = (
-        f"a trial asks for {counted(max(asked), 'GPU')}; this machine has {counted(here, 'GPU')}"
-    )
     if large and min(asked) == 0:
-        return Finding(
-            "placement",
-            "fail",
-            f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1",
-        )
+        return "fail", f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1"
+    most = counted(max(asked), "GPU")
+    detail = f"a trial asks for {most}; this machine has {counted(here, 'GPU')}"
     if max(asked) > here:
-        return Finding(
-            "placement", "warn", f"{found}: only a cluster can run it (trb submit --address)"
-        )
-    return Finding("placement", "ok", found)
+        return "warn", f"{detail}: only a cluster can run it (trb submit --address)"
+    return "ok", detail
 
 
-def _engine(name: str, setup: Setup) -> Finding:
+def _engine(setup: Setup) -> Verdict:
     require_all(setup.engine)
-    return Finding(
-        f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains"
-    )
+    return "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains"
 
 
-def _compilers(name: str, sampler: str) -> Finding:
+def _compilers(sampler: str) -> Verdict:
     """An engine that compiles kernels at first use would stop there, minutes after its start."""
-    lacking = missing_tools(sampler)
-    if lacking:
-        return Finding(
-            f"{name} compilers",
-            "fail",
-            "\n".join([f"{sampler} lacks on this GPU's machine", *lacking]),
-        )
-    return Finding(f"{name} compilers", "ok", f"all that {sampler} compiles kernels with")
+    tools = missing_tools(sampler)
+    if tools:
+        return "fail", "\n".join([f"{sampler} lacks on this GPU's machine", *tools])
+    return "ok", f"all that {sampler} compiles kernels with"
 
 
-def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
-    """Check the memory that a trial's engines take: of the GPU here, else of the kind that plans
-    assume.
-    """
+def _gpu_memory(setup: Setup, experiment: Experiment) -> Verdict:
+    """Budget a trial's engines on the GPU here, else on the kind that plans assume."""
     import torch
 
-    share = experiment.runtime.placement.gpu_share
+    placement, runtime = experiment.runtime.placement, experiment.runtime
+    share = placement.gpu_share
     gpu = GPUS[DEFAULT_GPU].part(share)
     gib, where = gpu.gib, f"{gpu.title}, since none is here"
     if torch.cuda.is_available():
         gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
-    placement, runtime = experiment.runtime.placement, experiment.runtime
     roles: dict[Situation, RoleName] = {
         "decoding": "rollout",
         "blending": "rollout",
@@ -285,106 +262,82 @@ def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
     for situation, role in roles.items():
         lines.append(str(budget(setup, runtime, gib, situation, Gpus.of(placement, role))))
     lines.append(str(budget(setup, runtime, gib, "evaluating")))
-    return Finding(f"{name} GPU memory", "ok", "\n".join(lines))
+    return "ok", "\n".join(lines)
 
 
-def _setup_checks(
-    name: str, setup: Setup, experiment: Experiment, runs: Path
-) -> list[tuple[str, Callable[[], Finding]]]:
-    return [
-        (f"{name} benchmarks", lambda: _benchmarks(name, setup, experiment)),
-        (f"{name} models", lambda: _models(name, setup, runs)),
-        (f"{name} template", lambda: _template(name, setup, experiment, runs)),
-        (f"{name} endings", lambda: _endings(name, setup, experiment, runs)),
-        (f"{name} prompt", lambda: _prompt(name, setup, experiment, runs)),
-    ]
+def _benchmarks(setup: Setup, experiment: Experiment) -> Verdict:
+    sizes = []
+    for key, run in setup.evaluation.benchmarks.items():
+        size = len(load_benchmark(key, experiment.data_dir, run))
+        sizes.append(f"{key} ({size:,} problems)")
+    return "ok", f"{', '.join(sizes)}; as declared"
 
 
-def _benchmarks(name: str, setup: Setup, experiment: Experiment) -> Finding:
-    benchmarks = setup.evaluation.benchmarks
-    sizes = {
-        key: len(load_benchmark(key, experiment.data_dir, run)) for key, run in benchmarks.items()
-    }
-    shown = ", ".join(f"{key} ({size:,} problems)" for key, size in sizes.items())
-    return Finding(f"{name} benchmarks", "ok", f"{shown}; as declared")
-
-
-def _models(name: str, setup: Setup, runs: Path) -> Finding:
-    """Both models are there, agree with the setup's vocabulary and shapes, and share their token
-    ids.
-    """
+def _models(name: str, setup: Setup, runs: Path) -> Verdict:
+    """Both models are here, fit the setup's vocabulary and shapes, and share their token ids."""
     from orchestrator.sweep.prepare import check_models
 
     if not making.are_there(setup, runs):
-        return Finding(f"{name} models", "warn", "not made yet; the first submit makes them")
+        return "warn", "not made yet; the first submit makes them"
     check_models(name, setup, runs)
     eos = f"EOS {setup.student.eos} (student), {setup.teacher.eos} (teacher) are one stop event"
-    return Finding(f"{name} models", "ok", f"{setup.vocabulary.size} shared vocabulary rows; {eos}")
+    return "ok", f"{setup.vocabulary.size} shared vocabulary rows; {eos}"
 
 
-def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
-    """The prompts of all steps are selected, as every trial will; what the data hold and what was
-    left out.
-    """
+def _training_data(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
+    """Select the prompts of all steps, as every trial will, and count what was left out."""
     from orchestrator.data.openthoughts import needs_scan
     from orchestrator.data.training_set import load_training_set
 
     tokenizer = _tokenizer(setup.teacher, setup, runs)
     if setup.data.source == "openthoughts" and needs_scan(setup.data):
-        print(
-            f"trb: reading all rows of {setup.data.path} once; this takes minutes", file=sys.stderr
-        )
+        reading = f"trb: reading all rows of {setup.data.path} once; this takes minutes"
+        print(reading, file=sys.stderr)
     chosen = load_training_set(setup, experiment.data_dir, tokenizer)
     total = len(chosen.prompts)
+    order = f"{total:,} prompts in one order for all methods"
+    lines = [f"{order}; {chosen.too_long:,} too long were passed over"]
     left_out = [f"{count:,} {what.replace('_', ' ')}" for what, count in chosen.rows.items()]
-    golds = [
-        f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})"
-        for what, count in chosen.golds.items()
-    ]
-    lines = [
-        f"{total:,} prompts in one order for all methods; {chosen.too_long:,} too long were passed over",
-        *([f"the source: {', '.join(left_out)}"] if left_out else []),
-        f"golds: {', '.join(golds)}",
-    ]
-    return Finding(f"{name} training data", "ok", "\n".join(lines))
+    if left_out:
+        lines.append(f"the source: {', '.join(left_out)}")
+    golds = []
+    for what, count in chosen.golds.items():
+        golds.append(f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})")
+    lines.append(f"golds: {', '.join(golds)}")
+    return "ok", "\n".join(lines)
 
 
-def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
     """The cost of the prompt to the teacher, if it is not the teacher's own template."""
     detail = check_template(name, setup, experiment, runs, on_gpu=True)
-    verdict = "warn" if detail.startswith(NOT_TRIED) else "ok"
-    return Finding(f"{name} template", verdict, detail)
+    return "warn" if detail.startswith(NOT_TRIED) else "ok", detail
 
 
-def _endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+def _endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
     """The share of the teacher's answers that end with the pair's stop token."""
     detail = check_endings(name, setup, experiment, runs, on_gpu=True)
-    verdict = "warn" if detail.startswith(NOT_TRIED) else "ok"
-    return Finding(f"{name} endings", verdict, detail)
+    return "warn" if detail.startswith(NOT_TRIED) else "ok", detail
 
 
-def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
-    """One rendered prompt of a benchmark with its token ids; student and teacher must read it
-    alike.
-    """
+def _prompt(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
+    """Render a prompt with its token ids, which student and teacher must read alike."""
     from orchestrator.data.prompts import render
 
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
     problem = load_benchmark(benchmark, experiment.data_dir, run)[0]
-    student, teacher = (_tokenizer(model, setup, runs) for model in (setup.student, setup.teacher))
-    ids = render(problem.text, setup.prompt, teacher)
+    student = _tokenizer(setup.student, setup, runs)
+    teacher = _tokenizer(setup.teacher, setup, runs)
     if student.encode(problem.text) != teacher.encode(problem.text):
-        return Finding(
-            f"{name} prompt",
-            "fail",
-            f"the tokenizers of student and teacher disagree on {problem.text!r}",
-        )
-    text = "\n".join(f"│ {line}" for line in str(teacher.decode(list(ids))).split("\n"))
-    return Finding(
-        f"{name} prompt",
-        "ok",
-        f"{benchmark} {problem.id}, {len(ids)} tokens\n{text}\n{_shown_ids(ids)}",
-    )
+        return "fail", f"the tokenizers of student and teacher disagree on {problem.text!r}"
+    ids = render(problem.text, setup.prompt, teacher)
+    lines = [f"{benchmark} {problem.id}, {len(ids)} tokens"]
+    for line in str(teacher.decode(list(ids))).split("\n"):
+        lines.append(f"│ {line}")
+    shown = list(map(str, ids))
+    if len(ids) > MOST_IDS:
+        shown[MOST_IDS - LAST_IDS : -LAST_IDS] = [f"… {len(ids) - MOST_IDS} more …"]
+    lines.append(" ".join(shown))
+    return "ok", "\n".join(lines)
 
 
 def _tokenizer(model: Model, setup: Setup, runs: Path) -> PreTrainedTokenizerBase:
@@ -396,11 +349,3 @@ def _tokenizer(model: Model, setup: Setup, runs: Path) -> PreTrainedTokenizerBas
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(checkpoints.checkpoint_of(model, setup, runs).path)
-
-
-def _shown_ids(ids: tuple[int, ...]) -> str:
-    """All ids, or both ends of many."""
-    if len(ids) <= MOST_IDS:
-        return " ".join(map(str, ids))
-    ends = [" ".join(map(str, part)) for part in (ids[: MOST_IDS - LAST_IDS], ids[-LAST_IDS:])]
-    return f"{ends[0]} … {len(ids) - MOST_IDS} more … {ends[1]}"

@@ -1,12 +1,11 @@
-"""`trb doctor --gpu`: small pieces of a sweep's real work on this machine, before anything is spent
-on the whole.
-"""
+"""`trb doctor --gpu`: small pieces of a sweep's real work, tried before the whole is started."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import time
+from collections import Counter
 from dataclasses import asdict
 
 from rich.console import Console
@@ -31,17 +30,15 @@ RESULTS = "results.json"
 
 
 def check_gpu(study: Study, small: bool, as_json: bool) -> int:
-    """Make all checks, show each outcome as it comes and all of them as a table; 0 unless one of
-    them is `fail`.
+    """Make all checks, and show each outcome as it comes, then all; 0 unless one is `fail`.
 
     The logs, and `results.json` after each check, lie in a folder below the runs folder, whose path
     is printed.
     """
     gpu = has_driver()
     if not (gpu or small):
-        raise UserError(
-            "--gpu: no NVIDIA driver here: expected a machine with a GPU, or --small for tiny models on CPUs"
-        )
+        expected = "expected a machine with a GPU, or --small for tiny models on CPUs"
+        raise UserError(f"--gpu: no NVIDIA driver here: {expected}")
     check_runs_folder(study.runs)
     folder = study.runs / FOLDER / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
@@ -53,7 +50,9 @@ def check_gpu(study: Study, small: bool, as_json: bool) -> int:
         for outcome in run_checks(CHECKS, bench, folder):
             outcomes.append(outcome)
             write_atomically(folder / RESULTS, pretty(_as_data(bench, outcomes)))
-            console.print(_line(outcome), highlight=False, soft_wrap=True)
+            seconds = "" if outcome.log is None else f" ({outcome.seconds:.0f} s)"
+            line = f"{SHOWN[outcome.verdict]} {outcome.name}{seconds}: {escape(outcome.detail)}"
+            console.print(line, highlight=False, soft_wrap=True)
     finally:
         shutil.rmtree(folder / "models", ignore_errors=True)  # gigabytes of random weights
     if as_json:
@@ -65,19 +64,13 @@ def check_gpu(study: Study, small: bool, as_json: bool) -> int:
 
 def _about(bench: Bench) -> str:
     """Name the checks and the folder of their logs."""
-    engine = bench.setup.engine
-    models = (
-        f"random weights for {' and '.join(bench.made)}" if bench.made else "both models are here"
-    )
+    engine, models = bench.setup.engine, "both models are here"
+    if bench.made:
+        models = f"random weights for {' and '.join(bench.made)}"
     size = "tiny models" if bench.small else escape(bench.setup.title or bench.name)
-    first = f"{escape(bench.name)}: {size}, {engine.sampler} samples, {engine.trainer} trains, {engine.dtype}; {models}"
+    engines = f"{engine.sampler} samples, {engine.trainer} trains, {engine.dtype}"
+    first = f"{escape(bench.name)}: {size}, {engines}; {models}"
     return f"{first}\nlogs: {escape(str(bench.folder))}"
-
-
-def _line(outcome: Outcome) -> str:
-    """One outcome, as it comes."""
-    seconds = "" if outcome.log is None else f" ({outcome.seconds:.0f} s)"
-    return f"{SHOWN[outcome.verdict]} {outcome.name}{seconds}: {escape(outcome.detail)}"
 
 
 def _summarize(outcomes: list[Outcome], console: Console) -> None:
@@ -89,11 +82,12 @@ def _summarize(outcomes: list[Outcome], console: Console) -> None:
     console.print(table)
     for outcome in outcomes:
         if outcome.change:
-            text = f"change for {outcome.name}: {escape(outcome.change)}\n  log: {escape(str(outcome.log))}"
+            change = f"change for {outcome.name}: {escape(outcome.change)}"
+            text = f"{change}\n  log: {escape(str(outcome.log))}"
             console.print(text, highlight=False, soft_wrap=True)
-    counts = {verdict: sum(outcome.verdict == verdict for outcome in outcomes) for verdict in SHOWN}
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    console.print(f"{len(outcomes)} checks: {words}", highlight=False)
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    words = [f"{counts[verdict]} {verdict}" for verdict in SHOWN if counts[verdict]]
+    console.print(f"{len(outcomes)} checks: {', '.join(words)}", highlight=False)
 
 
 def _as_data(bench: Bench, outcomes: list[Outcome]) -> dict[str, object]:

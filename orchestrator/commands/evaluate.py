@@ -145,6 +145,8 @@ def _name(asked: dict[str, Any], setup: Setup, folder: Path) -> str:
     # A hub's snapshot lies in a folder named by its commit.
     identity["model"] = folder_sha256(folder) if Path(model).is_dir() else [model, folder.name]
     identity["setup"], identity["ids"] = asdict(setup), evaluation_ids(setup)
+    # Keeping texts changes no sample, so it makes no other name than before it was a key.
+    del identity["setup"]["evaluation"]["keep_texts"]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).resolve().name or model)
     return f"{name}-{digest(identity)}"
 
@@ -171,14 +173,11 @@ def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -
 
 
 def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, BenchmarkRun]:
-    """`math500:64` → n = 64; without a number, the setup's n or 1. A file is a benchmark of its
-    own name.
-    """
+    """`math500:64` → n = 64, without a number the setup's n or 1; a file is a benchmark, too."""
     key, _, count = item.partition(":")
     if not key or (count and not is_whole_number(count)):
-        raise refuse(
-            "--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl"
-        )
+        expected = "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl"
+        raise refuse("--benchmarks", item, expected)
     if key.endswith(SUFFIXES):
         key, declared = Path(key).stem, BenchmarkRun(path=key)
     else:
@@ -195,9 +194,8 @@ def _model_folder(model: str, revision: str | None) -> str:
         left = ", ".join(steps) or "none are left"
         raise refuse("MODEL", model, f"one of the checkpoints/ of this run: {left}")
     if RunReader(folder.resolve().parent, folder.resolve().name).attempts():
-        raise refuse(
-            "MODEL", model, "a model folder: this run of the untrained student keeps no checkpoint"
-        )
+        expected = "a model folder: this run of the untrained student keeps no checkpoint"
+        raise refuse("MODEL", model, expected)
     if folder.is_dir():
         return str(folder.resolve())
     if revision is None:

@@ -49,9 +49,8 @@ def run_evaluators(evaluation: ModelEvaluation, count: int, done: Callable[[], N
         if evaluation.pending():
             # Another command works on the rest, or an evaluator died with a slice in its hands.
             if not evaluation.at_work():
-                raise UserError(
-                    "eval: an evaluator died; the same command goes on from what is there"
-                )
+                advice = "the same command goes on from the slices that are there"
+                raise UserError(f"eval: an evaluator died; {advice}")
             time.sleep(LOOK_S)
 
 

@@ -31,8 +31,7 @@ class GradeCounts:
 
 
 def grade_file(path: Path, out: Path | None, judge: str = MATH) -> GradeCounts:
-    """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input where the path is
-    ``-``.
+    """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input for ``-``.
 
     The rows with their grades are written to ``out`` if given, which appears whole or not at all
     and may be ``path`` itself. ``gold`` is a string, a number or an object with Gold's fields. Rows
@@ -85,10 +84,7 @@ def _parse_row(line: str, where: str) -> dict[str, Any]:
     """One row with both keys and the generation as text."""
     try:
         row = json.loads(line)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: a number of thousands of digits, too
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise UserError(f"{where}: not JSON ({error}): expected one object per line") from error
     if not isinstance(row, dict):
         raise refuse(where, row, "an object with 'gold' and 'generation'")

@@ -30,9 +30,8 @@ def show_list(kind: str | None, runs: Path, console: Console) -> int:
         headings, rows_of = KINDS[name]
         left = [place for place, heading in enumerate(headings) if heading not in NUMBERS]
         table = to_rich(Sheet.of(headings, rows_of(runs), left), unbroken=[0], title=name)
-        console.print(
-            table if table.row_count else f"{name}: none in {runs}", highlight=False, markup=False
-        )
+        shown = table if table.row_count else f"{name}: none in {runs}"
+        console.print(shown, highlight=False, markup=False)
         console.print()
     return 0
 
@@ -64,9 +63,7 @@ def _benchmarks(_: Path) -> Rows:
 
 
 def _results(runs: Path) -> Rows:
-    """Each results folder with its experiment's digest, and the time and command of its last
-    submit.
-    """
+    """Each results folder with its experiment's digest, and its last submit."""
     for record in sorted((runs / RESULTS).glob(f"*/{RECORD}")):
         folder = record.parent
         try:

@@ -1,4 +1,4 @@
-"""`trb logs`: what a unit wrote for people, found by its id, the beginning of one, or its label."""
+"""`trb logs`: the log of a unit, found by its id, the beginning of one, or its label."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 
 
 def show_logs(unit_ids: Sequence[str], runs: Path, say: Say) -> None:
-    """Print the logs of the units one after the other, each with the traceback of its last failure."""
+    """Print the logs of the units in turn, each with the traceback of its last failure."""
     for unit_id in unit_ids:
         run = RunReader(runs, unit_id)
         if len(unit_ids) > 1:
@@ -53,12 +53,11 @@ def follow_logs(
 
 
 def find_units(name: str, runs: Path) -> list[str]:
-    """The units that `name` means: one by its id, or by the beginning or another part of it; or
-    those with a label.
+    """The units that `name` means: one by its id or a part of it, or all with a label.
 
-    A label such as `TRB K=12` means all of its seeds, `TRB K=12 seed 0`, as `trb status` writes it,
-    one of them. Before it may stand the setup. UserError if it means none of the run directories in
-    `runs`, or several by their ids.
+    A label such as `TRB K=12` means all of its seeds; `TRB K=12 seed 0`, as `trb status` writes it,
+    means one of them. The setup may precede the label. UserError if the name means none of the run
+    directories in `runs`, or several by their ids.
     """
     if not runs.is_dir():
         raise UserError(f"--runs: {runs} does not exist")

@@ -36,6 +36,7 @@ def trb_parser() -> Parser:
     _add_sweep_commands(commands)
     _add_machine_commands(commands)
     _add_result_commands(commands)
+    _add_archive_commands(commands)
     _add_model_commands(commands)
     _add_reference_commands(commands)
     return parser
@@ -84,6 +85,11 @@ def _add_sweep_commands(commands: Commands) -> None:
     status.flag("--all", "every unit, also of a large sweep")
     orders = ("score", "name", "state", "left")
     status.option("--sort", None, "order of the units (default: plan)", choices=orders)
+
+    text = "look inside a sweep, full-screen: scores, units, curves, logs; reads alone"
+    view = _experiment(commands, "view", text, optional=True)
+    view.flag("--serve", "show it in a browser on this machine, under an address with a token")
+    view.option("--port", "N", "with --serve: the port (default: a free one)", whole_number)
 
     logs = _command(commands, "logs", "the log of a unit, or of every unit of an experiment")
     text = f"id of a unit, its beginning, a label as of `trb status`: 'TRB K=12', or {EXPERIMENT}"
@@ -158,6 +164,40 @@ def _add_result_commands(commands: Commands) -> None:
     dashboard.option("--entity", None, "W&B user or team (default: your own)")
     dashboard.option("--project", None, "W&B project (default: runtime.wandb_project)")
     dashboard.flag("--dry-run", "print the specification as JSON; no network")
+
+
+def _add_archive_commands(commands: Commands) -> None:
+    text = "a finished sweep as one file to cite: runs without weights, experiment, table, digests"
+    pack = _experiment(commands, "pack", text)
+    pack.option("--output", "FILE.trb", "default: the experiment's name here", Path)
+    pack.flag("--no-texts", "leave out the texts of evaluated responses")
+
+    text = "verify a packed sweep, unpack it and print its table; then it is a runs folder"
+    opened = _command(commands, "open", text)
+    opened.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
+    opened.option("--to", "DIR", "folder to unpack to (default: the sweep's name here)", Path)
+
+    text = "train again what a cell of a packed table rests on; exit code 0: same bytes, 4: within its interval"
+    again = _command(commands, "rerun", text)
+    again.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
+    again.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    text = "the cell, as the table prints it: 'TRB,Short sums'; SETUP where several have the column"
+    again.option("--cell", "METHOD,COLUMN[,SETUP]", text, required=True)
+    text = "new folder of the run directories (default: the sweep's name with -rerun)"
+    again.option("--runs", "DIR", text, Path)
+    again.option("--address", None, "Ray cluster to join; without it a private one on this machine")
+    again.flag("--yes", "spend more than 1,000 planned GPU-hours without a question")
+
+    text = "the selected checkpoint of a method as a Hugging Face folder with a model card"
+    export = _command(commands, "export", text)
+    export.add_argument("method", metavar="METHOD", help="a method, by key or label")
+    text = f"{EXPERIMENT} (default: the only one in the runs folder)"
+    export.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?", help=text)
+    _add_differences(export)
+    _add_runs(export)
+    export.option("--output", "DIR", "folder to write, which must not exist", Path, required=True)
+    export.option("--setup", "NAME", "needed where the experiment has several setups")
+    export.option("--seed", "N", "of several training runs (default: the first)", whole_number)
 
 
 def _add_model_commands(commands: Commands) -> None:

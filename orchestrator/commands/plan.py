@@ -1,4 +1,4 @@
-"""`trb plan`: what an experiment costs, what of it is done, and why the rest would run."""
+"""`trb plan`: the cost of an experiment, the part that is done, and why the rest would run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def plan(
     why: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; write
-    nothing.
+    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`.
 
-    With `why` also say why each unit would run; `as_json` prints a document. The default kind is
-    that of the card that was calibrated in the runs folder, if any. Raises `Damaged` on damaged
-    units: their remaining work is unknown.
+    It writes nothing. With `why` also say why each unit would run; `as_json` prints a document. The
+    default kind is that of the card that was calibrated in the runs folder, if any. Raises
+    `Damaged` on damaged units: their remaining work is unknown.
     """
     study = study.snapshot()
     refuse_damaged(study)
@@ -88,7 +87,7 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def planned(study: Study, gpu: Gpu | None = None) -> Plan:
-    """The plan with what the runs folder holds of it, and with the rates that were measured there."""
+    """The plan with the finished part and the measured rates of the runs folder."""
     measured = measure(study)
     gpu = gpu or gpu_here(measured.calibrations)
     study = with_confirmation(study)

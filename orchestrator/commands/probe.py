@@ -1,4 +1,4 @@
-"""`trb probe continuation`: run what is missing of the probe of each setup, in this process."""
+"""`trb probe continuation`: runs the missing part of each setup's probe, in this process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from orchestrator.workers.spec import WorkerSpec, resolved
 
 
 def run_probes(study: Study, console: Console) -> None:
-    """Bring the probe of every setup to its end, from its last commit on. UserError where one
-    cannot be run.
-    """
+    """Bring every setup's probe to its end from its last commit; UserError if one cannot run."""
     missing = _missing(study)
     if not missing:
         return
@@ -41,8 +39,12 @@ def run_probes(study: Study, console: Console) -> None:
 
 
 def _missing(study: Study) -> list[Unit]:
-    units = [probe_unit(study.experiment, name, study.runs) for name in study.experiment.setups]
-    return [unit for unit in units if not study.reader(unit).trained]
+    missing = []
+    for name in study.experiment.setups:
+        unit = probe_unit(study.experiment, name, study.runs)
+        if not study.reader(unit).trained:
+            missing.append(unit)
+    return missing
 
 
 def _run(study: Study, spec: WorkerSpec, console: Console) -> None:

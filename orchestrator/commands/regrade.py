@@ -1,5 +1,4 @@
-"""`trb regrade`: count what was right again with the present grader, from the answers that
-evaluations keep.
+"""`trb regrade`: judges the answers that evaluations keep again, with the present grader.
 
 An evaluation's id holds the version of the grader. Records under an id that differs from the
 present one in nothing else are counted again and written under the present id; theirs stay as they
@@ -9,9 +8,10 @@ are.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
@@ -23,7 +23,7 @@ from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.grading.judges import version_of
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slices import disjoint
+from orchestrator.records.slices import Slice, disjoint
 from orchestrator.records.writer import RecordWriter, write_slice
 from orchestrator.selection.study import Study
 
@@ -34,26 +34,14 @@ NOTES = {
     "carried": "carried over from an older version of the grader",
     "timed_out": "answers timed out",
 }
-
-
-@dataclass(frozen=True)
-class Recount:
-    """The new counts of one evaluation of a checkpoint; `gained` and `lost` are net right answers
-    in each problem.
-    """
-
-    carried: int  # 1 if the records were an older grader's
-    problems: int
-    changed: int  # of the problems
-    answers: int
-    gained: int
-    lost: int
-    timed_out: int
+# By name: `evaluations` of checkpoints, and those `carried` over from an older grader; `problems`,
+# and those that `changed`; `answers`, and those that `timed_out`; right answers `gained` and `lost`
+# in each problem, net.
+Recount = Counter[str]
 
 
 def regrade(study: Study) -> int:
-    """Recount every evaluation of the experiment that is there, and print what changed. Idempotent;
-    0 when done.
+    """Recount every evaluation of the experiment, and print the changes. Idempotent; 0 when done.
 
     UserError, before anything is written, if a unit is being run.
     """
@@ -62,20 +50,17 @@ def regrade(study: Study) -> int:
         if study.reader(unit).running:
             raise UserError(f"{unit.id} is being run; trb regrade when it is done or stopped")
     golds = Golds(study.experiment)
-    found: dict[tuple[str, str], list[Recount]] = {}
-    with Grader(
-        deadline_s=study.experiment.runtime.grader_deadline_s, cache_size=REMEMBERED
-    ) as grader:
+    totals: dict[tuple[str, str], Recount] = {}
+    with Grader(study.experiment.runtime.grader_deadline_s, REMEMBERED) as grader:
         for unit in there:
             with _writer(study.runs, unit.id) as run:
                 for benchmark, counted in _regrade_unit(run, unit.setup, golds, grader):
-                    found.setdefault((unit.setup, benchmark), []).append(counted)
-    if not found:
-        raise UserError(
-            f"{study.runs}: no evaluations of {study.experiment.name}; trb submit makes them"
-        )
-    for (setup, benchmark), counted in sorted(found.items()):
-        print(_line(setup, benchmark, counted))
+                    totals.setdefault((unit.setup, benchmark), Counter()).update(counted)
+    if not totals:
+        name = study.experiment.name
+        raise UserError(f"{study.runs}: no evaluations of {name}; trb submit makes them")
+    for (setup, benchmark), total in sorted(totals.items()):
+        print(_line(setup, benchmark, total))
     print(f"grader version {GRADER_VERSION}; + and − are net within each problem")
     return 0
 
@@ -102,9 +87,7 @@ def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
 
 
 class Golds:
-    """Golds by problem id, read when first asked for: an experiment's data are needed only where it
-    has scores.
-    """
+    """Golds by problem id, read when first asked for: only scores need the experiment's data."""
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
@@ -132,27 +115,26 @@ def _writer(runs: Path, unit_id: str) -> Iterator[RecordWriter]:
 def _regrade_unit(
     run: RunReader, setup: str, golds: Golds, grader: Grader
 ) -> Iterator[tuple[str, Recount]]:
-    """(benchmark, what came of it) for every checkpoint of a unit with samples, fresh ones
-    included.
-    """
+    """(benchmark, recount) for every checkpoint of a unit with samples, fresh ones included."""
     evaluated = golds.experiment.setups[setup]
     for benchmark, repetition in itertools.product(evaluated.evaluation.benchmarks, REPETITIONS):
         ids = _ids_by_version(evaluated, benchmark, repetition)
-        for step in sorted({step for each in ids for step in run.evaluated_steps(each)}):
+        steps: set[int] = set()
+        for evaluation_id in ids:
+            steps.update(run.evaluated_steps(evaluation_id))
+        for step in sorted(steps):
             yield benchmark, _regrade_checkpoint(run, ids, step, golds.of(setup, benchmark), grader)
 
 
 def _ids_by_version(setup: Setup, benchmark: str, repetition: int) -> list[str]:
-    """Ids of one evaluation under the present version of the grader, then under the older ones,
-    newest first.
-    """
+    """Ids of one evaluation under the present version of the grader and its older ones, newest first."""
     grader = setup.evaluation.benchmarks[benchmark].grader
     present = int(GRADER_VERSION if grader == MATH else version_of(grader))
-    versions = [str(version) for version in range(present, 0, -1)]
-    return [
-        evaluation_protocol.repeated_evaluation_ids(setup, repetition, version)[benchmark]
-        for version in versions
-    ]
+    ids = []
+    for version in range(present, 0, -1):
+        of_setup = evaluation_protocol.repeated_evaluation_ids(setup, repetition, str(version))
+        ids.append(of_setup[benchmark])
+    return ids
 
 
 def _regrade_checkpoint(
@@ -160,37 +142,36 @@ def _regrade_checkpoint(
 ) -> Recount:
     """Recount all slices of a checkpoint into the present id; of equal ones, the newest grader's."""
     present = ids[0]
-    graded_as = {
-        part: evaluation_id
-        for evaluation_id in reversed(ids)
-        for part in run.slices(evaluation_id, step)
-    }
-    total = {field.name: 0 for field in fields(Recount)}
+    graded_as: dict[Slice, str] = {}
+    for evaluation_id in reversed(ids):  # the newest comes last and replaces the others
+        graded_as |= dict.fromkeys(run.slices(evaluation_id, step), evaluation_id)
+    total = Recount(evaluations=1)
     for part in disjoint(graded_as):
         old = run.slice_records(graded_as[part], step, part)
         new = [recount(record, golds[record.problem], grader) for record in old]
-        carried = graded_as[part] != present
-        if carried or new != old:
+        if graded_as[part] != present:
+            total["carried"] = 1
+        if graded_as[part] != present or new != old:
             write_slice(run, present, step, part, new, replace=True)
-        difference = [
-            after.correct - before.correct for before, after in zip(old, new, strict=True)
-        ]
-        total["carried"] |= carried
-        total["problems"] += len(new)
-        total["answers"] += sum(record.n - record.no_answer for record in new)
-        total["changed"] += sum(each != 0 for each in difference)
-        total["gained"] += sum(each for each in difference if each > 0)
-        total["lost"] -= sum(each for each in difference if each < 0)
-        total["timed_out"] += sum(record.timed_out for record in new)
-    return Recount(**total)
+        for before, after in zip(old, new, strict=True):
+            total["problems"] += 1
+            total["answers"] += after.n - after.no_answer
+            total["changed"] += after.correct != before.correct
+            total["gained"] += max(0, after.correct - before.correct)
+            total["lost"] += max(0, before.correct - after.correct)
+            total["timed_out"] += after.timed_out
+    return total
 
 
-def _line(setup: str, benchmark: str, counted: list[Recount]) -> str:
-    """Sum up all files of one benchmark in a line."""
-    total = {
-        field.name: sum(getattr(each, field.name) for each in counted) for field in fields(Recount)
-    }
-    what = f"{len(counted):,} evaluations, {total['problems']:,} problems, {total['answers']:,} answers"
-    changed = f"{total['changed']:,} problems changed, right answers +{total['gained']:,} −{total['lost']:,}"
-    notes = [f"{total[name]:,} {said}" for name, said in NOTES.items() if total[name]]
-    return f"{setup} {benchmark}: {'; '.join([what, changed, *notes])}"
+def _line(setup: str, benchmark: str, total: Recount) -> str:
+    """Sum up all evaluations of one benchmark in a line."""
+    counted = f"{total['evaluations']:,} evaluations, {total['problems']:,} problems"
+    right = f"right answers +{total['gained']:,} −{total['lost']:,}"
+    parts = [
+        f"{counted}, {total['answers']:,} answers",
+        f"{total['changed']:,} problems changed, {right}",
+    ]
+    for name, meaning in NOTES.items():
+        if total[name]:
+            parts.append(f"{total[name]:,} {meaning}")
+    return f"{setup} {benchmark}: {'; '.join(parts)}"

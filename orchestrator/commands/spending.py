@@ -13,8 +13,7 @@ ASKED_ABOVE = 1000.0  # GPU-hours, of the high estimate
 
 
 def confirm(study: Study, yes: bool, max_hours: float | None = None) -> None:
-    """Return if what is left costs little, or may cost at most little, or if the user agrees;
-    UserError otherwise.
+    """Return if the rest of the sweep is cheap or limited, or the user agrees; else UserError.
 
     In a terminal the user is asked. Elsewhere only `yes` (the option --yes) agrees.
     """

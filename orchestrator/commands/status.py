@@ -47,11 +47,10 @@ def show_status(
 
 
 def watch_status(study: Study, console: Console, every: bool, sort: str | None) -> int:
-    """Show the units while others work on them, until all are done or one is damaged; in a pipe a
-    line for each event.
+    """Show the units while others work on them, until all are done or one is damaged.
 
-    1 if no runs folder exists or a unit is damaged, else 0. A pipe ends where no process works on
-    the sweep.
+    A pipe gets a line for each event. 1 if no runs folder exists or a unit is damaged, else 0. A
+    pipe ends where no process works on the sweep.
     """
     if not study.runs.is_dir():
         overview = status.overview(study)

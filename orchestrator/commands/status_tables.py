@@ -56,11 +56,11 @@ def units_view(
     every: bool = False,
     sort: str | None = None,
 ) -> list[Table | Text]:
-    """The units if they take at most `rows` lines or `every` is asked for, else a line for each
-    family and the units that run, failed or were interrupted. `sort` is one of ORDERS.
+    """A line for each unit; for each family where that is more than `rows` lines and not `every`.
 
-    Columns and their widths follow from `width` and from which units exist, never from their
-    states: nothing moves on the screen of a live view. Nothing is cropped from `width` 60 on.
+    Below the families stand the units that run, failed or were interrupted. `sort` is one of
+    ORDERS. Columns and their widths follow from `width` and from which units exist, never from
+    their states: nothing moves on the screen of a live view. Nothing is cropped from `width` 60 on.
     """
     called, columns = names(overview.units), unit_columns(overview, width)
     units = sorted(overview.units, key=ORDERS[sort]) if sort else overview.units
@@ -150,11 +150,11 @@ def unit_table(
 
 
 def family_table(overview: Overview, width: int) -> Table:
-    """A row for each method of each setup: how many of its units are in which state, and the best
-    score so far; a row below it for the runs that confirm its choice.
+    """A row for each method of each setup: counts of its units by state, and the best score so far.
 
-    In a narrow terminal the units to do have no column, then the best has no step, then running
-    units have no column, and at last names break at blanks.
+    A row below it is for the runs that confirm its choice. In a narrow terminal the units to do
+    have no column, then the best has no step, then running units have no column, and at last names
+    break at blanks.
     """
     setups = {family.setup for family in overview.families}
     called, settings = ["method"], ["best at"]
@@ -233,4 +233,4 @@ def _lines(labels: Iterable[str], width: int) -> int:
 
 
 def _longest_word(labels: Iterable[str]) -> int:
-    return max(len(word) for label in labels for word in label.split())
+    return max(map(len, " ".join(labels).split()))

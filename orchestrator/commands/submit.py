@@ -81,9 +81,7 @@ def submit(
     max_hours: float | None = None,
     report: bool = False,
 ) -> int:
-    """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after
-    Ctrl-C.
-    """
+    """0 when all units are done, 1 when some are not, 3 at `max_hours`, 130 after Ctrl-C."""
     tracker_function(study.experiment.runtime.tracker)  # refuses one that is not installed
     job = Submission(study, address, again, lasting_console(study.runs), max_hours, report)
     if any(unit.provisional for unit in study.units):
@@ -108,7 +106,7 @@ def submit(
 
 @contextmanager
 def _driving(job: Submission) -> Iterator[None]:
-    """Register this process as a driver; SIGTERM, and a request to stop, then act as Ctrl-C does."""
+    """Register this process as a driver; SIGTERM and a request to stop act as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _interrupt)
     driving = Driving(
         job.study.runs, job.study.experiment.name, lambda: os.kill(os.getpid(), signal.SIGTERM)
@@ -122,13 +120,12 @@ def _driving(job: Submission) -> Iterator[None]:
 
 @contextmanager
 def _answering(job: Submission) -> Iterator[None]:
-    """Answer Ctrl-C at once, however long the sweep takes to stop; a second one ends this process
-    where it stands.
+    """Answer Ctrl-C at once, however long the sweep takes to stop; a second one ends the process.
 
     Python raises KeyboardInterrupt only when a call of Ray's returns, and ending the cluster takes
     seconds. The signal is therefore also written into a pipe, which a thread reads. A process that
-    ends at once leaves as little behind as a killed one: `liveness.driver_death` ends its cluster, and the
-    next submit goes on from the last commits.
+    ends at once leaves as little behind as a killed one: `liveness.driver_death` ends its cluster,
+    and the next submit goes on from the last commits.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -237,9 +234,8 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
         job.say(line)
     job.mirror.announce()
     with ExitStack() as while_running:
-        with taking(
-            job.console, f"joining the cluster at {address}" if address else "starting Ray"
-        ):
+        activity = f"joining the cluster at {address}" if address else "starting Ray"
+        with taking(job.console, activity):
             prepare_environment(address)
             with quick_imports():
                 from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import

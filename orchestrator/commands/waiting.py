@@ -1,4 +1,4 @@
-"""Shows that something takes a while: on a terminal with a clock or a bar, in a pipe by lines."""
+"""Shows on a terminal by a clock or a bar, and in a pipe by lines, that work takes a while."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
 
 @contextmanager
 def taking(console: Console, activity: str) -> Iterator[None]:
-    """Name an activity: on a terminal with the seconds so far, else again each time that these have
-    doubled.
-    """
+    """Name an activity with its seconds: in a pipe again each time that these have doubled."""
     if console.is_terminal:
         columns = TextColumn("{task.description}…"), TimeElapsedColumn()
         with Progress(*columns, console=console, transient=True) as progress:

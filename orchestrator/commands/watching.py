@@ -110,10 +110,8 @@ def gaps_of(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
     if len(finished) < 2:
         return gaps
     for row in assess(study, select(study)).rows:
-        family, reference = (
-            (row.setup, method_label(row.method)),
-            (row.setup, method_label(REFERENCE)),
-        )
+        family = row.setup, method_label(row.method)
+        reference = row.setup, method_label(REFERENCE)
         difference = row.columns[AVERAGE].difference
         if row.method != BASE and difference is not None and {family, reference} <= set(finished):
             one_seed = ONE_SEED if difference.estimate.over == "problems" else ""
@@ -137,8 +135,7 @@ def watching(watch: Watch, console: Console) -> Iterator[None]:
 
 
 def follow(watch: Watch, console: Console, ended: threading.Event) -> None:
-    """Show the units until `ended`; without a session, until all of them are done or one is
-    damaged.
+    """Show the units until `ended`; without a session until all are done or one is damaged.
 
     Without a session a pipe also ends where no process works on the sweep: its reader would wait
     for ever.
@@ -158,9 +155,8 @@ def _is_over(watch: Watch, overview: Overview, ended: threading.Event) -> bool:
 
 def _follow_live(watch: Watch, console: Console, ended: threading.Event) -> None:
     overview, spent = watch.look(), 0.0
-    with Live(
-        watch.view(overview, console, watch.keys), console=console, auto_refresh=False
-    ) as live:
+    view = watch.view(overview, console, watch.keys)
+    with Live(view, console=console, auto_refresh=False) as live:
         while not _is_over(watch, overview, ended):
             ended.wait(pause_after(spent))
             begun = time.thread_time()
@@ -187,15 +183,12 @@ def _follow_lines(watch: Watch, console: Console, ended: threading.Event) -> Non
         spent = time.thread_time() - begun
         ended_units, going_on = events.since_then(overview)
         silence = time.monotonic() - spoke
-        # The first sign of life is said at once, what follows it every PROGRESS_S.
+        # The first sign of life is shown at once, later ones every PROGRESS_S.
         lines = ended_units + (going_on[-1:] if silence > PROGRESS_S or not signs else [])
         signs = signs or bool(lines)
-        # The start is spoken of ever more rarely: after 3, 6, 12 seconds.
-        if (
-            not lines
-            and watch.starting
-            and silence > max(SILENCE_S, (time.monotonic() - watch.begun) / 2)
-        ):
+        # The start is mentioned ever more rarely: after 3, 6, 12 seconds.
+        patience = max(SILENCE_S, (time.monotonic() - watch.begun) / 2)
+        if not lines and watch.starting and silence > patience:
             lines = [watch.starting]
         if last or (not lines and silence > QUIET_S):
             lines += sweep_lines(overview, watch.gaps)

@@ -40,18 +40,16 @@ class Benchmark:
     label: str = ""
 
     def identity(self, run: BenchmarkRun | None = None) -> dict[str, Any]:
-        """The identity of the content, whatever its location; a part of an evaluation's id.
+        """The identity of the content, independent of its location; a part of an evaluation's id.
 
         For example `{"file": "eval/amc23.jsonl", "sha256": "8d5f…"}`. A file that `run` names
         counts by its content alone; with the declared hash, it is the declared file.
         """
         if self.terms is not None:
             return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
-        if (
-            run is None
-            or run.path is None
-            or (run.revision == self.sha256 and self.file is not None)
-        ):
+        if run is None or run.path is None:
+            return {"file": self.file, "sha256": self.sha256}
+        if self.file is not None and run.revision == self.sha256:
             return {"file": self.file, "sha256": self.sha256}
         if _is_sha256(run.revision):
             return {"sha256": run.revision}
@@ -69,6 +67,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         label="Long sums",
         problems=arithmetic.BENCHMARK_PROBLEMS,
         terms=arithmetic.LONG_TERMS,
+    ),
+    "arithmetic_longest": Benchmark(
+        label="Longest sums",
+        problems=arithmetic.BENCHMARK_PROBLEMS,
+        terms=arithmetic.LONGEST_TERMS,
     ),
     "gsm8k": Benchmark(
         label="GSM8K",
@@ -128,7 +131,8 @@ def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
     if run is None or run.path is None:
         known = f"one of {', '.join(BENCHMARKS)}, or any other name with a path=FILE.jsonl"
         raise UserError(
-            f"evaluation.benchmarks.{key}: unknown benchmark: expected {known}{did_you_mean(key, BENCHMARKS)}"
+            f"evaluation.benchmarks.{key}: unknown benchmark: "
+            f"expected {known}{did_you_mean(key, BENCHMARKS)}"
         )
     return Benchmark(run.problems or 0)
 
@@ -138,16 +142,17 @@ def load_benchmark(
 ) -> list[Problem]:
     """All problems of a benchmark, in order: from `run.path` if set, else its declared file.
 
-    Their golds name the judge that `run` names.
-
-    UserError if they are unavailable or broken, or differ in number or content from the declared.
+    Their golds name the judge that `run` names. Raises UserError if the problems are unavailable or
+    broken, or differ in number or content from the declared ones.
     """
     problems = _problems(key, data_dir, run)
     if run is None or run.grader == MATH:
         return problems
-    return [
-        replace(each, gold=each.gold and replace(each.gold, judge=run.grader)) for each in problems
-    ]
+    judged: list[Problem] = []
+    for problem in problems:
+        gold = problem.gold and replace(problem.gold, judge=run.grader)
+        judged.append(replace(problem, gold=gold))
+    return judged
 
 
 def _problems(key: str, data_dir: str | None, run: BenchmarkRun | None) -> list[Problem]:
@@ -156,17 +161,18 @@ def _problems(key: str, data_dir: str | None, run: BenchmarkRun | None) -> list[
         return arithmetic.benchmark_problems(benchmark.terms)
     where, rows = _rows(key, data_dir, run or BenchmarkRun())
     if len(rows) != benchmark.problems:
-        advice = (
-            f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
-        )
+        advice = ""
+        if key in BENCHMARKS:
+            advice = f" of {key}; for another benchmark take a key of your own"
         raise UserError(f"{where}: {len(rows)} rows: expected {benchmark.problems}{advice}")
     problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
-    lines: dict[str, int] = {}
+    lines: dict[str, int] = {}  # id → the line of its first problem
     for line, problem in enumerate(problems, 1):
         first = lines.setdefault(problem.id, line)
         if first != line:
             raise UserError(
-                f"{where} line {line}: id {problem.id!r} stands in line {first} too: expected every id once"
+                f"{where} line {line}: id {problem.id!r} stands in line {first} too: "
+                "expected every id once"
             )
     return problems
 
@@ -180,7 +186,8 @@ def check_source(key: str, run: BenchmarkRun) -> None:
     version_of(run.grader, f"{where}.grader")
     if run.path is None and (run.revision or run.subset or run.problems):
         raise UserError(
-            f"{where}.path: not set, but revision, subset or problems is: expected a hub id or a local file"
+            f"{where}.path: not set, but revision, subset or problems is: "
+            "expected a hub id or a local file"
         )
     if run.path is None:
         return
@@ -197,11 +204,9 @@ def check_source(key: str, run: BenchmarkRun) -> None:
             raise _not_there(where, run.path)
         check_hub_id(where, run.path, run.revision)
     if key not in BENCHMARKS and not run.problems:
-        expected = (
-            "the number of its rows, 1 or more"
-            if Path(run.path).exists()
-            else "the number of its rows"
-        )
+        expected = "the number of its rows"
+        if Path(run.path).exists():
+            expected += ", 1 or more"
         raise refuse(f"{where}.problems", run.problems, f"{expected} ({run.path})")
     if key in BENCHMARKS and run.problems not in (None, declared.problems):
         raise refuse(

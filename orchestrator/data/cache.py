@@ -38,7 +38,8 @@ def cached(name: str, make: Callable[[], str]) -> str:
             lock = path.with_name(f".{name}.lock").open("a")
         except OSError as error:
             raise UserError(
-                f"{path.parent}: {error.strerror}: expected a folder that can be written, as XDG_CACHE_HOME=FOLDER"
+                f"{path.parent}: {error.strerror}: expected a folder that can be written, "
+                "as XDG_CACHE_HOME=FOLDER"
             ) from None
         with lock:
             take_lock(lock, wait=True)

@@ -13,7 +13,8 @@ def declared_files(setup: Setup) -> dict[str, str | None]:
     """The files that a setup reads below the data folder: relative path → sha256."""
     files: dict[str, str | None] = {}
     if setup.data.source == "jsonl":
-        files |= {entry.file: entry.sha256 for entry in setup.data.files}
+        for entry in setup.data.files:
+            files[entry.file] = entry.sha256
     for key, run in setup.evaluation.benchmarks.items():
         declared = benchmark_of(key, run)
         if declared.file is not None and run.path is None:
@@ -23,7 +24,9 @@ def declared_files(setup: Setup) -> dict[str, str | None]:
 
 def lacking(setups: Iterable[Setup], folder: Path) -> dict[str, str | None]:
     """The declared files of `setups` that are missing below `folder`."""
-    files: dict[str, str | None] = {}
+    missing: dict[str, str | None] = {}
     for setup in setups:
-        files |= declared_files(setup)
-    return {file: sha256 for file, sha256 in files.items() if not (folder / file).is_file()}
+        for file, sha256 in declared_files(setup).items():
+            if not (folder / file).is_file():
+                missing[file] = sha256
+    return missing

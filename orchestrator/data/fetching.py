@@ -30,11 +30,13 @@ def fetch(folder: Path, keys: Iterable[str], mirror: str | None = None) -> Itera
     mirror = mirror or os.environ.get("TRB_DATA_MIRROR") or RAW_FILES
     read: dict[Upstream, bytes] = {}
     for key in keys:
-        source, path = SOURCES[key], folder / SOURCES[key].file
+        source = SOURCES[key]
+        path = folder / source.file
         if path.is_file():
             if file_sha256(path) != source.sha256:
                 raise UserError(
-                    f"{path}: another file is there already: expected another folder, or this file moved away"
+                    f"{path}: another file is there already: "
+                    "expected another folder, or this file moved away"
                 )
             yield f"{path}: there already"
             continue
@@ -64,7 +66,10 @@ def _read(mirror: str, upstream: Upstream) -> bytes:
             content = answer.read(MOST_BYTES + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = " ".join(str(getattr(error, "reason", None) or error).split())
-        elsewhere = "`trb data fetch FOLDER` where a network is, then data_dir=FOLDER; or TRB_DATA_MIRROR=URL"
+        elsewhere = (
+            "`trb data fetch FOLDER` where a network is, then data_dir=FOLDER; "
+            "or TRB_DATA_MIRROR=URL"
+        )
         raise UserError(f"{url}: cannot be had ({reason}); {elsewhere}") from None
     if len(content) > MOST_BYTES:
         raise UserError(
@@ -84,6 +89,7 @@ def _converted(key: str, source: Source, files: Sequence[bytes]) -> bytes:
     actual = hashlib.sha256(content).hexdigest()
     if actual != source.sha256:
         raise UserError(
-            f"{key}: {len(rows):,} rows with sha256 {actual} came: expected {source.rows:,} with {source.sha256}"
+            f"{key}: {len(rows):,} rows with sha256 {actual} came: "
+            f"expected {source.rows:,} with {source.sha256}"
         )
     return content

@@ -20,13 +20,15 @@ def data_file(file: str, data_dir: str | None) -> Path:
     """The path of `file` below `data_dir`; UserError if either is missing."""
     if not data_dir:
         raise UserError(
-            f"data_dir: not set, but {file} is needed: expected data_dir=FOLDER or TRB_DATA_DIR=FOLDER "
+            f"data_dir: not set, but {file} is needed: "
+            "expected data_dir=FOLDER or TRB_DATA_DIR=FOLDER "
             "(`trb data fetch FOLDER` gets the data files)"
         )
     path = Path(data_dir) / file
     if not path.is_file():
         raise UserError(
-            f"{path}: no such file: expected a data_dir that holds it (`trb data fetch {data_dir}` gets shipped ones)"
+            f"{path}: no such file: expected a data_dir that holds it "
+            f"(`trb data fetch {data_dir}` gets shipped ones)"
         )
     return path
 
@@ -42,9 +44,7 @@ def verify_sha256(path: Path, expected: str | None) -> None:
 
 
 def folder_sha256(folder: Path) -> str:
-    """One hash over names and contents of a folder's files: the `revision` of a local model or data
-    folder.
-    """
+    """One hash over names and contents of a folder's files: the `revision` of a local folder."""
     total = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         total.update(f"{file.relative_to(folder).as_posix()}\0{file_sha256(file)}\n".encode())

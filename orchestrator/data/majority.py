@@ -1,4 +1,7 @@
-"""Golds for data sets without any: the majority answer of a problem's solutions."""
+"""Golds of OpenThoughts, which has none of its own: the majority answer of a problem's solutions.
+
+`data.problems` says where the golds of other sources come from.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +50,19 @@ def majority(answers: Mapping[str, int], equal: Callable[[str, str], bool]) -> M
     votes: dict[str, int] = {}  # most frequent spelling of each class → its answers so far
     uncounted = sum(answers.values())
     for position, answer in enumerate(spellings):
-        # A spelling too rare to be compared is a class of its own.
-        golds = votes if position < MAX_COMPARED else ()
-        gold = next((gold for gold in golds if equal(gold, answer)), answer)
+        gold = answer  # a class of its own, unless an earlier one accepts it
+        if position < MAX_COMPARED:  # spellings too rare to be compared join no class
+            for earlier in votes:
+                if equal(earlier, answer):
+                    gold = earlier
+                    break
         votes[gold] = votes.get(gold, 0) + answers[answer]
         uncounted -= answers[answer]
         second, first = sorted([0, *votes.values()])[-2:]
         if first > second + uncounted:  # the rest cannot change the winner, and needs no grading
             break
-    winners = [gold for gold, count in votes.items() if count == max(votes.values())]
+    most = max(votes.values())
+    winners = [gold for gold, count in votes.items() if count == most]
     return Majority(winners[0], "majority") if len(winners) == 1 else Majority(None, "tied")
 
 
@@ -80,10 +87,11 @@ def _compute(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
 
 def _with_grader(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
     with Grader(deadline_s=DEADLINE_S) as grader:
-        return [
-            majority(answers, lambda gold, answer: grader.grade_answer(gold, answer).correct)
-            for answers in counted
-        ]
+
+        def equal(gold: str, answer: str) -> bool:
+            return grader.grade_answer(gold, answer).correct
+
+        return [majority(answers, equal) for answers in counted]
 
 
 def _to_text(results: Sequence[Majority]) -> str:

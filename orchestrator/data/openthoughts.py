@@ -1,5 +1,4 @@
-"""OpenThoughts3-1.2M: training prompts of the paper, from the hub or from local parquet or JSON
-Lines files.
+"""OpenThoughts3-1.2M, the training prompts of the paper, from the hub or from local files.
 
 A row holds `domain`, `source` and `conversations`, the turns `{"from": "human", "value": …}` and
 `{"from": "gpt", "value": …}`. The human turn of a math row is the bare problem. Most problems have
@@ -51,7 +50,8 @@ def load_thoughts(data: Data) -> Thoughts:
     """Load problems and answers for training. UserError if the data are unavailable or changed."""
     if not data.path:
         raise UserError(
-            "data.path: not set: expected a hub id such as open-thoughts/OpenThoughts3-1.2M, or a local file"
+            "data.path: not set: expected a hub id such as open-thoughts/OpenThoughts3-1.2M, "
+            "or a local file"
         )
     if Path(data.path).exists():
         verify_sha256(Path(data.path), data.revision)
@@ -97,9 +97,9 @@ def scan(rows: Iterable[dict[str, Any]], where: str) -> Thoughts:
 def last_answer(text: str) -> str | None:
     """Extract a response's answer as the grader does; None if empty or too long to be graded right.
 
-    A response may have 100,000 characters, and `last_boxed` reads all of a text. It first gets the
-    end of the response, from CONTEXT_CHARS before the last box: boxes of one answer stand side by
-    side. Only if that end has no complete box, it reads the whole response.
+    A response may have 100,000 characters, and `last_boxed` reads all of a text. It therefore gets
+    the end of the response first, from CONTEXT_CHARS before the last box: boxes of one answer stand
+    side by side. It reads the whole response only if that end has no complete box.
     """
     if "box" not in text:
         return None
@@ -133,7 +133,8 @@ def _nothing_usable(where: str, counts: dict[str, int]) -> UserError:
     """An error for data without usable rows: none is math, or all math rows are malformed."""
     if not counts["malformed"]:
         return UserError(
-            f"{where}: none of {counts['rows']} rows is math: expected domain 'math' or source {MATH_SOURCE!r}"
+            f"{where}: none of {counts['rows']} rows is math: "
+            f"expected domain 'math' or source {MATH_SOURCE!r}"
         )
     return UserError(
         f"{where}: none of {counts['malformed']} math rows has a problem: expected conversations "
@@ -148,5 +149,7 @@ def _cache_name(data: Data) -> str:
 
 def _to_text(thoughts: Thoughts) -> str:
     """JSON Lines: the counts, then a line for each problem."""
-    lines = [thoughts.counts, *(asdict(thought) for thought in thoughts.problems)]
-    return "".join(json.dumps(line) + "\n" for line in lines)
+    lines = [json.dumps(thoughts.counts) + "\n"]
+    for thought in thoughts.problems:
+        lines.append(json.dumps(asdict(thought)) + "\n")
+    return "".join(lines)

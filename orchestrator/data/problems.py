@@ -4,7 +4,11 @@ A row of a training file is {id, problem, answer}. Benchmark files keep their ow
 answer forms: the text is `problem` or `question`; the id is `id` or `unique_id`, else the row's
 number; the gold is `answer`, OlympiadBench's `final_answer`, or the last box of a `solution`.
 GSM8K's answers are whole solutions that end in `#### gold`. Field names are case-insensitive.
-Data without answers get their golds from `data.majority`.
+
+Each source has golds of its own. Benchmarks and training files take the row's answer, and a training
+row without one has no gold and no reward. OpenThoughts takes the majority of a problem's solutions
+(`data.training_set` asks `data.majority`). Sums of the embedded world come with theirs
+(`data.arithmetic`).
 """
 
 from __future__ import annotations
@@ -39,17 +43,15 @@ def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
 
     Raises UserError if a file is missing or changed, or a row has no id or text.
     """
-    problems = []
+    problems: list[Problem] = []
     for entry in data.files:
         path = data_file(entry.file, data_dir)
         rows = read_jsonl(path)
         verify_sha256(path, entry.sha256)
         for line, row in enumerate(rows, 1):
-            gold = (
-                Gold(text_field(path, line, row, "answer"))
-                if row.get("answer") is not None
-                else None
-            )
+            gold = None
+            if row.get("answer") is not None:
+                gold = Gold(text_field(path, line, row, "answer"))
             text = text_field(path, line, row, "problem")
             problems.append(Problem(text_field(path, line, row, "id"), text, gold))
     return problems

@@ -1,10 +1,11 @@
 """Renders problems as token ids, the same for student and teacher, training and evaluation.
 
-The words around a problem are those of the setup's `prompt`.
+The words around a problem are those of the setup's `prompt` (`config.PromptTemplate`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
@@ -24,14 +25,22 @@ def render(
         raise UserError(
             "prompt.kind: 'chat': expected 'plain', since the tokenizer has no chat template"
         )
-    system = [{"role": "system", "content": template.system}] if template.system else []
+    messages: list[dict[str, str]] = []
+    if template.system:
+        messages.append({"role": "system", "content": template.system})
+    messages.append({"role": "user", "content": problem})
     text = tokenizer.apply_chat_template(
-        [*system, {"role": "user", "content": problem}],
+        messages,
         tokenize=False,
         add_generation_prompt=True,
         enable_thinking=template.enable_thinking,
     )
     return tuple(tokenizer.encode(cast(str, text), add_special_tokens=False))
+
+
+def prompt_text(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of a rendered prompt, special tokens included."""
+    return cast(str, tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 def response_text(ids: list[int], eos: int, tokenizer: PreTrainedTokenizerBase) -> str:

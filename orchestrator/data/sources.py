@@ -196,15 +196,12 @@ def _olympiadbench_674(files: Sequence[bytes]) -> list[Row]:
 
 
 def _math_train(files: Sequence[bytes]) -> list[Row]:
-    """The training split of MATH without `MATH_LEFT_OUT`; ids upstream are like
-    `train/algebra/27.json`.
-    """
+    """The training split of MATH without `MATH_LEFT_OUT`."""
     rows = []
     for row in json.loads(files[0]):
-        split, subject, name = row["id"].split("/")
-        if split == "train" and int(name.removesuffix(".json")) not in MATH_LEFT_OUT.get(
-            subject, ()
-        ):
+        split, subject, name = row["id"].split("/")  # as in `train/algebra/27.json`
+        left_out = MATH_LEFT_OUT.get(subject, set())
+        if split == "train" and int(name.removesuffix(".json")) not in left_out:
             head = {"id": f"math/{row['id']}", "problem": row["prompt"], "answer": row["answer"]}
             rows.append({**head, "source": "MATH train", "subject": subject, "level": row["level"]})
     return rows

@@ -1,7 +1,8 @@
 """Training prompts in one deterministic order for all methods.
 
 Repeats are removed before shuffling, and over-long prompts are skipped. A step's prompts are the
-same for every method and number of steps.
+same for every method and number of steps. Golds come with the rows of the source, but for
+OpenThoughts, where they are majorities of its solutions.
 """
 
 from __future__ import annotations
@@ -112,9 +113,8 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
     """The problems of the source: `wanted` generated sums, or a whole data set, shuffled."""
     match data.source:
         case "arithmetic":
-            return _Source(
-                list(islice(arithmetic.training_problems(data.order_seed), wanted)), rows={}
-            )
+            sums = arithmetic.training_problems(data.order_seed, data.longest)
+            return _Source(list(islice(sums, wanted)), rows={})
         case "openthoughts":
             thoughts = load_thoughts(data)
             answers: dict[str, Mapping[str, int]] = {}
@@ -126,8 +126,8 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
             source = _Source(problems, thoughts.counts, answers)
         case _:
             problems = read_training_problems(data, data_dir)
-            # Repeated texts keep the first problem at the last one's place: seeds' orders rest on
-            # that.
+            # A repeated text keeps its first problem at the place of its last: the orders of runs
+            # made so far depend on it.
             by_text: dict[str, Problem] = {}
             for problem in problems:
                 by_text[problem.text] = by_text.pop(problem.text, problem)

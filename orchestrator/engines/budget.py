@@ -15,8 +15,14 @@ so do captured CUDA graphs. Roles with their own GPUs (`apart`) hold only their 
 GPUs of a role divide weights, learner state and caches; each has its own contexts, workspace and
 margin.
 
-Every number below is counted on a pretended GPU (`tests/rehearsal`), read in a library's source, or
-marked as an assumption. `make rehearse-gpu` compares the counted numbers with today's count.
+`engines.device.granted` asks for the budget of its process, with the card's memory times the
+placement's `gpu_share`. The torch engine reads the result itself. For SGLang,
+`sglang.engine.settings` and `sglang.blending.blending_settings` carry it to the engine's process,
+where `sglang.private._arguments` makes it SGLang's `max_total_tokens`, `max_running_requests` and
+`mem_fraction_static`.
+
+Each constant below was counted on a pretended GPU (`tests/rehearsal`), read in a library's source,
+or is marked as an assumption. `make rehearse-gpu` counts again and compares.
 """
 
 from __future__ import annotations
@@ -108,12 +114,12 @@ class Budget:
         """One line: `learning 61.2: learner 19.2, gradient 6.4 …; passes of 16,384 tokens`."""
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         taken = ", ".join(f"{name} {gib:.1f}" for name, gib in largest if gib >= 0.05)
-        able = f"passes of {self.tokens:,} tokens"
+        limits = f"passes of {self.tokens:,} tokens"
         if not self.tokens:
-            able = f"{self.requests} responses at once"
+            limits = f"{self.requests} responses at once"
         if self.kv_tokens:
-            able += f" in a cache of {self.kv_tokens:,} tokens"
-        return f"{self.situation} {self.total_gib:.1f}: {taken}; {able}"
+            limits += f" in a cache of {self.kv_tokens:,} tokens"
+        return f"{self.situation} {self.total_gib:.1f}: {taken}; {limits}"
 
 
 @dataclass(frozen=True)
@@ -130,12 +136,12 @@ class _Case:
     @property
     def samples(self) -> list[Decoder]:
         """The models that sample."""
-        models: dict[str, list[Model]] = {
-            "blending": [self.setup.student, self.setup.teacher],
-            "answering": [self.setup.teacher],
-        }
-        sampling = models.get(self.situation, [self.setup.student])
-        return [decoder(model, self.setup) for model in sampling]
+        models: list[Model] = [self.setup.student]
+        if self.situation == "blending":
+            models = [self.setup.student, self.setup.teacher]
+        elif self.situation == "answering":
+            models = [self.setup.teacher]
+        return [decoder(model, self.setup) for model in models]
 
     @property
     def response_limit(self) -> int:
@@ -152,7 +158,8 @@ class _Case:
         """Contexts, margin, and memory that other roles keep on the GPU."""
         pooled = is_pooled(self.setup)
         alone = self.situation == "evaluating" or self.on.apart
-        processes = (1 if alone else 2) + pooled  # roles have up to two, a pool one more
+        # Roles on one GPU run in up to two processes, and a pool has its own beside them.
+        processes = (1 if alone else 2) + pooled
         parts = {"contexts": CONTEXT_GIB * processes, "margin": MARGIN_SHARE * self.card_gib}
         if alone:
             return parts
@@ -221,7 +228,8 @@ def is_pooled(setup: Setup) -> bool:
 def _pool(case: _Case, context: int) -> Budget:
     """A serving engine's pool: all memory left by other parts, as far as requests can use it."""
     blending = case.situation == "blending"
-    setup, samples = case.setup, case.samples
+    setup = case.setup
+    samples = case.samples
     most = blending_requests(setup) if blending else REQUESTS
     requests = min(most, case.runtime.rollout_batch or most)
     parts = case.others()
@@ -247,7 +255,8 @@ def _pool(case: _Case, context: int) -> Budget:
 
 def _batch(case: _Case, context: int) -> Budget:
     """The torch engine's largest decoding batch of full-length rows, or the configured batch."""
-    blending, samples = case.situation == "blending", case.samples
+    blending = case.situation == "blending"
+    samples = case.samples
     parts = case.others()
     parts["weights"] = case.weights_gib(*samples)
     if blending:
@@ -269,7 +278,9 @@ def _batch(case: _Case, context: int) -> Budget:
 
 def slots_of(length: int, drafted: int) -> int:
     """Most cache slots of a row of `length` tokens in the torch engine, for γ = `drafted`."""
-    return length if drafted == 1 else math.ceil(length * (1 + SPARE_SLOTS)) + drafted
+    if drafted == 1:
+        return length  # a single draft that is rejected leaves no slot behind
+    return math.ceil(length * (1 + SPARE_SLOTS)) + drafted
 
 
 def blending_requests(setup: Setup) -> int:
@@ -299,7 +310,8 @@ def sampler_gib(vocabulary: int, requests: int) -> float:
 
 def blended_round_gib(setup: Setup, requests: int) -> float:
     """A blending engine's longest round: student distributions, uniforms, verdict on a part."""
-    vocabulary, length = setup.vocabulary.size, setup.training.max_response_tokens
+    vocabulary = setup.vocabulary.size
+    length = setup.training.max_response_tokens
     values = requests * LONGEST_ROUND * vocabulary
     # A part has at least one request, however large its distributions.
     judged = min(values, max(JUDGED_AT_ONCE, LONGEST_ROUND * vocabulary))
@@ -353,8 +365,8 @@ def learned_token_bytes(setup: Setup) -> int:
 
 def scored_token_bytes(setup: Setup) -> int:
     """Bytes per token while the teacher scores: a layer's MLP, residual and last hidden states."""
-    shape, value = setup.teacher.shape, BYTES[setup.engine.dtype]
-    return value * (3 * shape.ffn + 6 * shape.hidden)
+    shape = setup.teacher.shape
+    return BYTES[setup.engine.dtype] * (3 * shape.ffn + 6 * shape.hidden)
 
 
 def loss_gib(setup: Setup) -> float:

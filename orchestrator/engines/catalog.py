@@ -1,7 +1,7 @@
 """The catalog of engines and their abilities. Imports neither an engine nor torch.
 
-Engine names appear here, in `config.EngineName` and `TrainerName`, and in the rates of
-`planning.rates`; nowhere else.
+Engine names appear only here, in `config.EngineName` and `TrainerName`, and in the rates of
+`planning.rates`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ LONGEST_ROUND = 16  # the largest γ of an engine that reserves room for drafts 
 class EngineInfo:
     """The abilities of an engine.
 
-    `blends`: it can sample from behaviors that need the teacher. `keyed`: a repeated call gives the
-    same bytes in any process and batch, else samples of the same law. `module` has a function
-    `open_engine(job)`. `packages` are its imports that the default install lacks; without them it
-    can only be planned with. `spread` are the roles that can use several GPUs: a sampler splits
-    each layer by heads, scorer and trainer shard parameters; other roles use one device. A `pooled`
-    sampler keeps one KV cache of a fixed number of tokens, in its own processes; others make a
-    cache per batch. `tools` is a module of an engine that compiles kernels on demand: its function
-    `missing(environ)` lists the tools that a machine with a GPU lacks. `longest_draft` is the
-    largest γ that can be set; None for no limit. `adapts`: its trainer can update low-rank adapters
-    alone (`interface.Lora`).
+    - `roles` are the roles that it can play.
+    - `blends`: it can sample from behaviors that need the teacher.
+    - `keyed`: a repeated call gives the same bytes in any process and batch. Otherwise it gives
+      samples of the same law.
+    - `module` has a function `open_engine(job)`.
+    - `packages` are its imports that the default install lacks. Without them the engine can be
+      planned with, but not run.
+    - `pooled`: its sampler keeps one KV cache of a fixed number of tokens, in its own processes.
+      Other samplers make a cache per batch.
+    - `spread` are the roles that can use several GPUs: a sampler splits each layer by heads, scorer
+      and trainer shard parameters. Other roles use one device.
+    - `tools` is a module of an engine that compiles kernels on demand. Its function
+      `missing(environ)` lists the tools that a machine with a GPU lacks.
+    - `longest_draft` is the largest γ that can be set; None for no limit.
+    - `adapts`: its trainer can update low-rank adapters alone (`interface.Lora`).
     """
 
     roles: frozenset[Role]

@@ -34,8 +34,8 @@ def has_driver() -> bool:
 def hide_gpus() -> None:
     """Hide all GPUs from this process and its children, before torch looks for one.
 
-    For work that asked for none: Ray hides them in a cluster that it started for a sweep, but a
-    cluster started by others may leave them visible.
+    Work without a GPU calls it. Ray hides GPUs from such work in a cluster that `trb` started, but
+    a cluster that the user started may leave them visible.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -79,20 +79,18 @@ def holders() -> list[MemoryHolder]:
 
 def holders_in(listed: str, uuid: str) -> list[MemoryHolder]:
     """The processes of one GPU from nvidia-smi's list of all: lines of UUID, id, name and MiB."""
-    found = []
+    processes: list[MemoryHolder] = []
     for row in csv.reader(io.StringIO(listed), skipinitialspace=True):
-        if (
-            len(row) == 4
-            and row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-")
-            and row[1].isdigit()
-        ):
-            mib = row[3].strip()
-            found.append(
-                MemoryHolder(
-                    int(row[1]), Path(row[2]).name, int(mib) / 1024 if mib.isdigit() else None
-                )
-            )
-    return found
+        if len(row) != 4:
+            continue
+        gpu, pid, path, mib = row
+        # torch gives the UUID without the prefix of nvidia-smi.
+        if gpu.removeprefix("GPU-") != uuid.removeprefix("GPU-") or not pid.isdigit():
+            continue
+        # Some drivers report `[N/A]` for the memory of a process.
+        gib = int(mib) / 1024 if mib.strip().isdigit() else None
+        processes.append(MemoryHolder(int(pid), Path(path).name, gib))
+    return processes
 
 
 def nvidia_smi(query: str) -> str:
@@ -146,8 +144,8 @@ def wait_for_memory(
         if time.monotonic() >= end:
             by = "; ".join(map(str, held_by())) or "no process that can be seen from here"
             raise GpuFull(
-                f"GPU memory: {there:.1f} GiB are free after {limit_s:.0f} s; {purpose} takes {needed_gib:.1f} GiB; "
-                f"the rest is held by {by}"
+                f"GPU memory: {there:.1f} GiB are free after {limit_s:.0f} s; "
+                f"{purpose} takes {needed_gib:.1f} GiB; the rest is held by {by}"
             )
         time.sleep(LOOK_S)
 
@@ -155,12 +153,14 @@ def wait_for_memory(
 class PeakWatch:
     """Tracks the peak memory in use on this process's GPU, by all processes together.
 
-    A thread polls it every `every_s` seconds and may miss shorter peaks. For this process's own,
-    `watch_gpu` adds the allocator's count.
+    A thread polls it every `every_s` seconds and may miss shorter peaks of other processes. Peaks
+    of this process are in the allocator's count, which `watch_gpu` adds.
     """
 
     def __init__(self, used: Callable[[], float], every_s: float = WATCH_S):
-        self._used, self._every_s, self._ended = used, every_s, threading.Event()
+        self._used = used
+        self._every_s = every_s
+        self._ended = threading.Event()
         self._peak = used()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._follow, name="gpu-memory", daemon=True)
@@ -194,7 +194,8 @@ def watch_gpu() -> PeakWatch | None:
     def used_gib() -> float:
         free, total = torch.cuda.mem_get_info()
         # The allocator knows the peaks between two polls, but only of this process.
-        own, top = torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved()
+        own = torch.cuda.memory_reserved()
+        top = torch.cuda.max_memory_reserved()
         torch.cuda.reset_peak_memory_stats()
         return (total - free + max(0, top - own)) / GIB
 

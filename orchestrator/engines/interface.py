@@ -28,9 +28,9 @@ Owner = Literal["student", "teacher"]  # of a model: selects the stop id
 class ModelFolder:
     """A model in a folder in Hugging Face layout.
 
-    `files` maps known files to their sha256, verified when the model is opened; `remedy` is the
-    advice for a wrong one. `hub` is a hub model's id and commit, `owner/name@0f3a…`; each machine
-    has its own folder of such a model.
+    `files` maps known files to their sha256, which an engine verifies when it opens the model;
+    `remedy` is the advice in the error about a wrong file. `hub` is a hub model's id and commit,
+    `owner/name@0f3a…`; each machine has its own folder of such a model.
     """
 
     path: str
@@ -57,12 +57,12 @@ class Lora:
 class Job:
     """The work for which an engine is opened.
 
-    Sampling and training start from the student `initial`, which stops like `stops_as`. `steps`
-    counts the whole training; a job that does not train has none, needs no teacher, and reserves no
-    memory for either. With `lora` the trainer updates adapters alone. An engine that shards spreads
-    the scoring and learning models over `ranks` processes, or the sampling model over the GPUs
-    `on`. Roles that share GPUs take turns (`takes_turns`): each releases the memory that only its
-    own work needs.
+    Sampling and training start from the student `initial`, which ends its responses with the stop
+    id of `stops_as`. `steps` counts the whole training. A job that does not train has no steps,
+    needs no teacher, and reserves no memory for either. With `lora` the trainer updates adapters
+    alone. An engine that shards spreads the scoring and learning models over `ranks` processes, or
+    the sampling model over the GPUs `on`. Roles that share GPUs take turns (`takes_turns`): each
+    releases the memory that only its own work needs.
     """
 
     setup: Setup
@@ -95,7 +95,7 @@ class Limits:
     """Limits of a sampling call, and the size of the recorded support.
 
     `support` is the k of the student's top-k ids recorded at each prefix; 0 records none. At most
-    `at_once` sequences are decoded together, if given: it decides the time, never the result.
+    `at_once` sequences are decoded together, if given, which changes the time and never the result.
     """
 
     max_tokens: int
@@ -182,9 +182,7 @@ class Trainer(Protocol):
 
 
 class Engine(Protocol):
-    """An engine opened in one process. Roles it cannot play raise ValueError; see
-    `engines.catalog`.
-    """
+    """An engine opened in one process. Raises ValueError for a role that its catalog row lacks."""
 
     def sampler(self, owner: Owner = "student") -> Sampler:
         """A sampler from the student, or from the teacher, which then answers prompts itself."""

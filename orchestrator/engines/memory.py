@@ -15,9 +15,8 @@ BYTES = {"bfloat16": 2, "float32": 4}  # per value in `engine.dtype`
 WEIGHT_BYTES = 4  # per parameter of the master weights, float32
 STATE_BYTES = WEIGHT_BYTES + 8  # per parameter in training: weight, two AdamW moments
 GRADIENT_BYTES = 4
-CPU_PARAMETERS = (
-    500e6  # of student and teacher together; the embedded pairs have less than one million
-)
+# Most parameters of student and teacher together for CPUs; embedded pairs have under one million.
+CPU_PARAMETERS = 500e6
 CPU_CACHE_GIB = 1.0
 CPU_BATCH = 512  # sequences at once without a GPU, where the embedded models' caches are small
 
@@ -58,9 +57,8 @@ ONE_GPU = Gpus()
 def parameters(shape: Shape, vocabulary_size: int) -> int:
     """Parameters of a Qwen3 decoder; tied embeddings are counted once."""
     embeddings = vocabulary_size * shape.hidden * (1 if shape.tied else 2)
-    attention = (
-        shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
-    )  # q, o and k, v; no biases
+    # Projections q and o have all heads, k and v the key–value heads; none has a bias.
+    attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
     norms = 2 * shape.hidden + 2 * shape.head_dim  # before attention and MLP; of queries and keys
     mlp = 3 * shape.hidden * shape.ffn
     return embeddings + shape.layers * (attention + norms + mlp) + shape.hidden
@@ -69,10 +67,9 @@ def parameters(shape: Shape, vocabulary_size: int) -> int:
 def needs_gpu(setup: Setup) -> bool:
     """Whether the pair is too large for training on CPUs in reasonable time."""
     size = setup.vocabulary.size
-    return (
-        sum(parameters(model.shape, size) for model in (setup.student, setup.teacher))
-        > CPU_PARAMETERS
-    )
+    student = parameters(setup.student.shape, size)
+    teacher = parameters(setup.teacher.shape, size)
+    return student + teacher > CPU_PARAMETERS
 
 
 def decoder(model: Model, setup: Setup) -> Decoder:
@@ -136,8 +133,8 @@ def learner_gib(setup: Setup) -> float:
 def kv_gib(setup: Setup, blending: bool, max_tokens: int | None = None) -> float:
     """GiB of a full-length sequence's KV cache: the student's, and the teacher's if `blending`."""
     training = setup.training
-    length = training.max_prompt_tokens + (
-        training.max_response_tokens if max_tokens is None else max_tokens
-    )
-    models = (setup.student, setup.teacher) if blending else (setup.student,)
-    return sum(length * decoder(model, setup).kv_bytes for model in models) / GIB
+    response = training.max_response_tokens if max_tokens is None else max_tokens
+    of_token = decoder(setup.student, setup).kv_bytes
+    if blending:
+        of_token += decoder(setup.teacher, setup).kv_bytes
+    return (training.max_prompt_tokens + response) * of_token / GIB

@@ -26,6 +26,7 @@ SCHEMA = 2
 PROMPT = ("kind", "system", "enable_thinking")
 DATA = ("source", "revision", "order_seed")
 TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
+# `decay` is missing here since it came later: it counts by `models.identity.LATER`.
 OPTIMIZER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "warmup_steps")
 OBJECTIVE = ("objective", "top_k", "steps", "checkpoint_every")
 SFT = ("updates", "checkpoints")
@@ -61,8 +62,7 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
 def sft_identity(
     setup: Setup, models: Models, seed: int, adapters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Identity of the supervised stage; the checkpoint from which a trial goes on belongs to the
-    trial.
+    """Identity of the supervised stage; the checkpoint a trial starts from is the trial's.
 
     A stage that trains adapters has their knobs in its identity.
     """
@@ -74,9 +74,7 @@ def sft_identity(
 def trial_identity(
     setup: Setup, models: Models, method: str, knobs: dict[str, Any], seed: int, stage: str | None
 ) -> dict[str, Any]:
-    """Identity of a distillation run; `stage` is the id of the supervised stage from which it
-    starts.
-    """
+    """Identity of a distillation run; `stage` is the id of the supervised stage before it."""
     identity = _training_identity("trial", setup, models, seed) | part(setup.training, OBJECTIVE)
     identity |= {"method": method, "knobs": knobs}
     if stage is not None:
@@ -102,9 +100,7 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str | None = None)
 
 
 def _data_identity(data: Data) -> dict[str, Any]:
-    """Training problems by content, never by location: sha256 of files, a hub's revision, the
-    embedded world.
-    """
+    """Training problems by content, never by location: sha256 of files, or a hub's revision."""
     identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
     return identity | {"world": world()} if data.source == "arithmetic" else identity
 

@@ -559,9 +559,7 @@ BASE_LABEL = "Untrained student"
 
 
 def behavior_at(method: str | None, knobs: Knobs, step: int) -> Behavior:
-    """The behavior policy of optimizer step k ≥ 0 (steps count from 0); the student's own without a
-    method.
-    """
+    """The behavior policy of optimizer step k ≥ 0; the student's own policy without a method."""
     return METHODS[method].behavior(knobs, step) if method else Student()
 
 
@@ -603,8 +601,7 @@ def method_title(key: str) -> str:
 
 
 def method_key(name: str) -> str:
-    """The key of a method given as key, title or short label, in any case and with any of blank, -
-    and _ between words.
+    """The key of a method by key, title or label, in any case and with blanks, `-` or `_`.
 
     An unknown name is its own key.
     """
@@ -616,9 +613,7 @@ def method_key(name: str) -> str:
 
 
 def known_method(where: str, name: str, known: Iterable[str]) -> str:
-    """The key of a method given by any of its names; UserError at `where` unless it is one of the
-    keys `known`.
-    """
+    """The key of a method by any of its names; UserError at `where` unless `known` contains it."""
     key, keys = method_key(name), list(known)
     if key in keys:
         return key
@@ -628,8 +623,7 @@ def known_method(where: str, name: str, known: Iterable[str]) -> str:
 
 
 def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
-    """Overrides that leave out the `known` methods of an experiment except the `chosen`,
-    `vanilla,TRB`.
+    """Overrides that leave out the `known` methods except the `chosen`, such as `vanilla,TRB`.
 
     UserError unless all chosen methods are known.
     """

@@ -109,8 +109,7 @@ def with_seed(
 
 
 def families(units: Iterable[Unit]) -> list[Family]:
-    """The settings of each setup and method, and of the untrained student, in the order of the
-    grid.
+    """The settings of each setup and method, and of the untrained student, in the grid's order.
 
     Selection takes one checkpoint of a family. The supervised stage and the probe offer no choice.
     """

@@ -3,7 +3,7 @@
 A process is frozen if a signal has stopped it, if its beats have ceased, or if it beats but its
 work has made no progress for far longer than its longest piece so far. Stops and silence are
 counted in looks of the watchdog: when the machine or the file system stalls, the looks stall too,
-and no healthy process is ended.
+and no healthy process is ended. `sweep.tuner` opens the watchdog, and ends the process for it.
 """
 
 from __future__ import annotations

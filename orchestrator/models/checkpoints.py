@@ -31,7 +31,8 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
         actual = folder_sha256(Path(model.path))
         if actual != model.revision:
             raise UserError(
-                f"{model.path}: sha256 of its files is {actual}: expected {model.revision}, as the setup declares"
+                f"{model.path}: sha256 of its files is {actual}: "
+                f"expected {model.revision}, as the setup declares"
             )
         return ModelFolder(str(Path(model.path).resolve()))
     if model.path.startswith((".", "/")):
@@ -66,13 +67,10 @@ def lies_here(model: Model, setup: Setup, runs: Path) -> Path | None:
 def _has_weights(folder: Path) -> bool:
     """Whether a folder has a configuration and all weights; an interrupted download lacks some."""
     index = folder / "model.safetensors.index.json"
-    needed = {"config.json", "model.safetensors"}
+    weights = {"model.safetensors"}
     if index.is_file():
-        needed = {
-            "config.json",
-            *json.loads(index.read_text(encoding="utf-8"))["weight_map"].values(),
-        }
-    return all((folder / name).is_file() for name in needed)
+        weights = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return all((folder / name).is_file() for name in {"config.json"} | weights)
 
 
 def on_this_machine(model: ModelFolder) -> ModelFolder:
@@ -126,21 +124,18 @@ def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) 
     file = Path(checkpoint.path) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-        model_config = {
-            name: config.get(name)
-            for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())
-        }
+        rows = config.get("vocab_size")
     except (OSError, ValueError, AttributeError, RecursionError):
         raise UserError(
             f"{key}: {file} is missing or broken: expected a Hugging Face model folder"
         ) from None
-    if model_config["vocab_size"] != setup.vocabulary.size:
+    if rows != setup.vocabulary.size:
         raise UserError(
-            f"{key}: vocabulary of {model_config['vocab_size']} rows; the setup declares {setup.vocabulary.size} "
-            "for student and teacher alike"
+            f"{key}: vocabulary of {rows} rows: expected {setup.vocabulary.size}, "
+            "as the setup declares for student and teacher alike"
         )
     for name, value in asdict(model.shape).items():
-        actual = model_config[CONFIG_KEYS.get(name, "tie_word_embeddings")]
+        actual = config.get(CONFIG_KEYS.get(name, "tie_word_embeddings"))
         if actual != value:
             raise UserError(f"{key}.shape.{name}: {value}: expected {actual}, as the model has")
 
@@ -159,7 +154,9 @@ def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> 
             return
         ids = token_ids(f"{name}.{role}", folder)
         tokens[role] = {number: token for token, number in ids.items()}
-    ours, theirs = tokens["student"], tokens["teacher"]
+    ours = tokens["student"]
+    theirs = tokens["teacher"]
+    # An id of one model alone, for example of an added token, is no contradiction.
     other = [number for number, token in ours.items() if theirs.get(number, token) != token]
     if other:
         first = min(other)

@@ -40,8 +40,7 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def build(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -> None:
-    """Make the model and tokenizer that `spec` describes (see `identity.model_identity`) in
-    `folder`.
+    """Make the model and tokenizer of a `spec` (`identity.model_identity`) in `folder`.
 
     `report` gets the progress, `{"update": 20, "of": 600, "loss": 1.2}`.
     """
@@ -66,14 +65,11 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
     After the alphabet follow the student's EOS, the teacher's, and for bytes ChatML's opening.
     """
-    alphabet = (
-        list(arithmetic.CHARACTERS)
-        if kind == "characters"
-        else sorted(pre_tokenizers.ByteLevel.alphabet())
-    )
-    tokenizer = Tokenizer(
-        models.WordLevel({c: i for i, c in enumerate(alphabet)}, unk_token=alphabet[0])
-    )
+    alphabet = list(arithmetic.CHARACTERS)
+    if kind != "characters":
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {character: number for number, character in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=alphabet[0]))
     pieces = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     if kind == "characters":
         tokenizer.pre_tokenizer = pieces
@@ -82,7 +78,9 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([byte_level, pieces])
         tokenizer.decoder = decoders.ByteLevel()
-    special = [STUDENT_EOS, TEACHER_EOS, *(["<|im_start|>"] if kind == "bytes" else [])]
+    special = [STUDENT_EOS, TEACHER_EOS]
+    if kind == "bytes":
+        special.append("<|im_start|>")
     tokenizer.add_special_tokens(special)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -108,19 +106,17 @@ def _train(
     for update in range(recipe.updates):
         for group in optimizer.param_groups:
             warmup = min(1.0, (update + 1) / WARMUP_UPDATES)
-            group["lr"] = (
-                recipe.lr * warmup * 0.5 * (1 + math.cos(math.pi * update / recipe.updates))
-            )
+            cosine = 1 + math.cos(math.pi * update / recipe.updates)
+            group["lr"] = recipe.lr * warmup * 0.5 * cosine
         examples = _examples(tokenizer, recipe, rng, eos)
         total = sum(len(response) for _, response in examples)
         optimizer.zero_grad()
         half = len(examples) // 2
         # Two passes, shorter examples first, to compute little padding.
-        loss = sum(
-            _backward(model, part, total, eos)
-            for part in (examples[:half], examples[half:])
-            if part
-        )
+        loss = 0.0
+        for part in (examples[:half], examples[half:]):
+            if part:
+                loss += _backward(model, part, total, eos)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (update + 1) % REPORT_EVERY == 0 or update + 1 == recipe.updates:
@@ -130,14 +126,19 @@ def _train(
 def _examples(
     tokenizer: PreTrainedTokenizerFast, recipe: Recipe, rng: random.Random, eos: int
 ) -> list[tuple[list[int], list[int]]]:
-    """The examples of one update, (prompt ids, response ids), sorted by length."""
-    examples = []
+    """The examples of one update, (ids without loss, ids with loss), sorted by length."""
+    examples: list[tuple[list[int], list[int]]] = []
+    mistaken = recipe.recovers + recipe.derails
     for _ in range(recipe.batch):
-        terms = arithmetic.draw_terms(rng)
-        prompt = tokenizer.encode(arithmetic.question(terms) + "\n")
-        examples.append(
-            (prompt, [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos])
-        )
+        terms = arithmetic.draw_terms(rng, recipe.longest)
+        given = arithmetic.question(terms) + "\n"
+        # Recipes without mistakes take no random number here, so that shipped models keep their bytes.
+        if mistaken and rng.random() < mistaken:
+            start, response = arithmetic.after_a_mistake(terms, recipe, rng)
+            given += start
+        else:
+            response = arithmetic.corrupted_solution(terms, recipe, rng)
+        examples.append((tokenizer.encode(given), [*tokenizer.encode(response), eos]))
     return sorted(examples, key=lambda example: len(example[0]) + len(example[1]))
 
 
@@ -145,10 +146,14 @@ def _backward(
     model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]]], total: int, eos: int
 ) -> float:
     """Add these examples' gradient of a mean over `total` response tokens; returns their loss."""
+    sequences: list[torch.Tensor] = []
+    responses: list[torch.Tensor] = []  # with the prompt's positions ignored
+    for prompt, response in examples:
+        sequences.append(torch.tensor(prompt + response))
+        responses.append(torch.tensor([IGNORED] * len(prompt) + response))
     pad = torch.nn.utils.rnn.pad_sequence
-    ids = pad([torch.tensor(p + r) for p, r in examples], batch_first=True, padding_value=eos)
-    masked = [torch.tensor([IGNORED] * len(p) + r) for p, r in examples]
-    labels = pad(masked, batch_first=True, padding_value=IGNORED)
+    ids = pad(sequences, batch_first=True, padding_value=eos)
+    labels = pad(responses, batch_first=True, padding_value=IGNORED)
     logits = model(input_ids=ids[:, :-1]).logits
     summed = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"

@@ -1,4 +1,4 @@
-"""Reads model folders on this machine: can they be loaded, and what sizes and ids do they have."""
+"""Reads model folders on this machine: whether they can be loaded, their sizes and token ids."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ CONFIG_KEYS = {
     "ffn": "intermediate_size",
 }
 MODEL_TYPE = "qwen3"  # the type that engines train, count and share over GPUs
-TOKENIZERS = (
-    "tokenizer.json",
-    "vocab.json",
-    "tokenizer.model",
-)  # one of them is enough for transformers
+# One of them is enough for transformers.
+TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_NAMED = 10  # types of models in a message
 
@@ -40,11 +37,10 @@ def local_folder(model: Model) -> Path | None:
 def check_folder(
     key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False
 ) -> None:
-    """UserError that begins with `key` unless a model folder can be loaded; reads a few KiB of each
-    file.
+    """Raise UserError, which begins with `key`, unless a model folder can be loaded.
 
-    Its type must be one of `types`, if any are given. A setup uses its teacher's tokenizer; a
-    student's folder needs none.
+    Reads a few KiB of each file. The model's type must be one of `types`, if any are given. A setup
+    uses its teacher's tokenizer; a student's folder needs none.
     """
     _check_type(key, folder, types)
     names = {WEIGHTS}
@@ -59,41 +55,41 @@ def check_folder(
         _check_safetensors(key, folder / name)
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(
-            f"{key}: {folder} has no tokenizer.json: expected the tokenizer that both models are used with"
+            f"{key}: {folder} has no tokenizer.json: "
+            "expected the tokenizer that both models are used with"
         )
 
 
 def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
-    """UserError unless the model_type in `folder` is one of `types`, or any text where these are
-    empty.
-    """
-    found = _json(key, folder / "config.json").get("model_type")
-    if not isinstance(found, str) or (types and found not in types):
-        right = (
-            " or ".join(types)
-            if 0 < len(types) < MOST_NAMED
-            else "the type of a transformers model"
-        )
+    """Raise UserError unless the model_type in `folder` is one of `types`, if any are given."""
+    model_type = _json(key, folder / "config.json").get("model_type")
+    if not isinstance(model_type, str) or (types and model_type not in types):
+        expected = "the type of a transformers model"
+        if 0 < len(types) < MOST_NAMED:
+            expected = " or ".join(types)
         raise refuse(
             f"{key}: model_type",
-            found,
-            f"{right} in {folder / 'config.json'}{did_you_mean(str(found), types)}",
+            model_type,
+            f"{expected} in {folder / 'config.json'}{did_you_mean(str(model_type), types)}",
         )
 
 
 def _check_safetensors(key: str, file: Path) -> None:
-    """UserError unless the file is as long as its header says: 8 bytes with the header's length,
-    JSON, then tensors.
+    """Raise UserError unless a safetensors file is as long as its header says.
+
+    It has 8 bytes with the header's length, the header in JSON, then the tensors. An interrupted
+    copy shows in the length alone, so no tensor is read.
     """
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length)) if 0 < length <= size - 8 else {}
-        ends = [
-            entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
-        ]
-        whole = bool(header) and 8 + length + max(ends, default=0) == size
+        end = 0  # of the last tensor
+        for name, entry in header.items():
+            if name != "__metadata__":
+                end = max(end, entry["data_offsets"][1])
+        whole = bool(header) and 8 + length + end == size
     except OSError as error:
         raise UserError(
             f"{key}: {file}: {error.strerror or error}: expected weights as safetensors"
@@ -105,9 +101,7 @@ def _check_safetensors(key: str, file: Path) -> None:
 
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
-    """Shape and stop id of the model in `folder`, from its configuration. UserError if a value is
-    missing.
-    """
+    """Shape and stop id of the model in `folder`. Raises UserError if one is not in its files."""
     _check_type(key, folder, (MODEL_TYPE,))
     config = _json(key, folder / "config.json")
     numbers: dict[str, int] = {}
@@ -119,15 +113,12 @@ def describe(key: str, folder: Path) -> tuple[Shape, int]:
             raise refuse(
                 f"{key}.shape.{ours}", value, f"a number as {theirs} in {folder / 'config.json'}"
             )
-    return Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False))), _stop_id(
-        key, folder, config
-    )
+    shape = Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False)))
+    return shape, _stop_id(key, folder, config)
 
 
 def vocabulary_of(key: str, folder: Path) -> Vocabulary:
-    """Number of embedding rows, and of ids of the tokenizer in `folder`. UserError if a value is
-    missing.
-    """
+    """Numbers of embedding rows and of the tokenizer's ids. Raises UserError if one is missing."""
     size = _json(key, folder / "config.json").get("vocab_size")
     if not isinstance(size, int):
         raise refuse(f"{key}: vocab_size", size, f"a number in {folder / 'config.json'}")
@@ -135,21 +126,18 @@ def vocabulary_of(key: str, folder: Path) -> Vocabulary:
 
 
 def token_ids(key: str, folder: Path) -> dict[str, int]:
-    """Token → id of the tokenizer.json in `folder`. UserError that begins with `key` if it cannot
-    be read.
-    """
+    """Token → id of the tokenizer.json in `folder`. Raises UserError if it cannot be read."""
     tokenizer = _json(key, folder / "tokenizer.json")
     try:
-        entries = tokenizer["model"][
-            "vocab"
-        ]  # a mapping, or with unigrams a list of [token, score]
-        ids = (
-            dict(entries)
-            if isinstance(entries, dict)
-            else {entry[0]: i for i, entry in enumerate(entries)}
-        )
-        ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
-        return {str(token): int(number) for token, number in ids.items()}
+        entries = tokenizer["model"]["vocab"]
+        if not isinstance(entries, dict):  # of unigrams: [token, score] in the order of the ids
+            entries = {entry[0]: number for number, entry in enumerate(entries)}
+        ids: dict[str, int] = {}
+        for token, number in entries.items():
+            ids[str(token)] = int(number)
+        for added in tokenizer.get("added_tokens") or []:
+            ids[str(added["content"])] = int(added["id"])
+        return ids
     except (KeyError, TypeError, ValueError, IndexError):
         raise UserError(
             f"{key}: {folder / 'tokenizer.json'} has no vocabulary; give vocabulary and eos"
@@ -157,9 +145,7 @@ def token_ids(key: str, folder: Path) -> dict[str, int]:
 
 
 def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
-    """The first stop id of the generation settings, else of the model's configuration, else the
-    tokenizer's.
-    """
+    """The first stop id of the generation settings, else of the model, else of the tokenizer."""
     generation = folder / "generation_config.json"
     for settings in (_json(key, generation) if generation.is_file() else {}, config):
         ids = settings.get("eos_token_id")
@@ -169,32 +155,32 @@ def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
     tokenizer = folder / "tokenizer_config.json"
     token = _json(key, tokenizer).get("eos_token") if tokenizer.is_file() else None
     text = token.get("content") if isinstance(token, dict) else token
-    known = token_ids(key, folder) if text else {}
-    if text not in known:
+    ids_by_token = token_ids(key, folder) if text else {}
+    if text not in ids_by_token:
         raise refuse(
             f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say"
         )
-    return known[text]
+    return ids_by_token[text]
 
 
 def _json(key: str, file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise UserError(
             f"{key}: {file} is missing or broken: expected a Hugging Face model folder"
         ) from None
-    return found
+    return content
 
 
 def content_sha256(folder: Path) -> str:
-    """`folder_sha256`, which reads gigabytes, cached while names, sizes and times of the files stay
-    the same.
-    """
-    files = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
-    stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    """`folder_sha256`, cached while names, sizes and times of the files stay the same."""
+    stamps: list[tuple[str, int, int]] = []
+    for path in sorted(folder.resolve().rglob("*")):
+        if path.is_file():
+            stamps.append((str(path), path.stat().st_size, path.stat().st_mtime_ns))
     try:
         return cached(f"folder-{digest(stamps)}.sha256", lambda: folder_sha256(folder))
     except UserError:  # no cache folder to write to

@@ -1,4 +1,4 @@
-"""Ids of models, and how ids are made: digests of configuration keys, which are named one by one.
+"""Makes the ids of models, as digests of configuration keys that are named one by one.
 
 `experiment.identity` makes the ids of units and evaluations in the same way.
 """
@@ -10,18 +10,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Model, Optimizer, Recipe, Setup
+from orchestrator.config import Data, Model, Optimizer, Recipe, Setup
 from orchestrator.data.benchmarks import BENCHMARKS
 
-Models = Mapping[
-    str, dict[str, Any]
-]  # role → the values that fix that model; see `made_models.models_of`
+# Role → the values that fix its model; see `made_models.models_of`.
+Models = Mapping[str, dict[str, Any]]
 
 RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
 VOCABULARY = ("size", "valid")
 # Keys added after the first ids were in use: they count only if they differ from their default.
-LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",), Recipe: ("dtype",)}
+LATER: dict[type, tuple[str, ...]] = {
+    Data: ("longest",),
+    Optimizer: ("decay",),
+    Recipe: ("dtype", "longest", "words", "recovers", "derails"),
+}
 
 
 def digest(value: Any) -> str:
@@ -31,23 +34,19 @@ def digest(value: Any) -> str:
 
 
 def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
-    """The named keys of a configuration object, and its keys under LATER that differ from their
-    default.
-    """
+    """The named keys of a configuration object, and its keys under LATER that are not at default."""
     chosen = {key: getattr(value, key) for key in keys}
     for kind, later in LATER.items():
         if isinstance(value, kind):
-            chosen |= {
-                key: getattr(value, key)
-                for key in later
-                if getattr(value, key) != getattr(kind(), key)
-            }
+            default = kind()
+            for key in later:
+                if getattr(value, key) != getattr(default, key):
+                    chosen[key] = getattr(value, key)
     return chosen
 
 
 def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
-    """The identity of a model before it is made: its revision, or its recipe with shape and
-    tokenizer.
+    """The identity of a model before it is made: its revision, or its recipe, shape and tokenizer.
 
     Units trained from a made model count its weights instead; see `made_models.models_of`.
     """

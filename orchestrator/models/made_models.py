@@ -26,14 +26,12 @@ ROLES = ("student", "teacher")
 
 
 def folder_of(model: Model, setup: Setup, runs: Path) -> Path:
-    """Path of a model made by a recipe; under `.models`, used by earlier versions, if it exists
-    there.
-    """
+    """Path of a model made by a recipe."""
     recipe = recipe_of(model, setup)
-    hidden = runs / ".models" / recipe
-    return (
-        hidden if hidden.is_dir() or _record_path(hidden).exists() else runs / "models" / recipe
-    ).resolve()
+    hidden = runs / ".models" / recipe  # where earlier versions put it
+    if hidden.is_dir() or record_path(hidden).exists():
+        return hidden.resolve()
+    return (runs / "models" / recipe).resolve()
 
 
 def recipe_of(model: Model, setup: Setup) -> str:
@@ -44,7 +42,7 @@ def recipe_of(model: Model, setup: Setup) -> str:
 def recorded(folder: Path) -> dict[str, str] | None:
     """sha256 by file name of the model that was made in `folder`; None before. Raises Damaged."""
     record = read_sealed(
-        _record_path(folder),
+        record_path(folder),
         f"remove this file; trb submit takes the model in {folder.name} as it is",
     )
     return None if record is None else record["files"]
@@ -64,11 +62,11 @@ def record(folder: Path, files_in: Path | None = None) -> None:
     for name in (WEIGHTS, TOKENIZER):
         if before is not None and before[name] != files[name]:
             raise UserError(
-                f"{folder / name}: made again with sha256 {files[name][:12]}, but {before[name][:12]} is what units "
-                "were trained from (another kind of CPU, or other versions); bring the first one back, or take "
-                "another folder for --runs"
+                f"{folder / name}: made again with sha256 {files[name][:12]}, but units were "
+                f"trained from {before[name][:12]} (another kind of CPU, or other versions); "
+                "bring the first one back, or take another folder for --runs"
             )
-    write_sealed(_record_path(folder), {"files": files})
+    write_sealed(record_path(folder), {"files": files})
 
 
 def remedy(folder: Path) -> str:
@@ -98,19 +96,16 @@ def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
         if files is None:
             final = False
         else:
-            shape = part(model.shape, SHAPE)
             models[role] = {
                 "weights": files[WEIGHTS],
                 "tokenizer": files[TOKENIZER],
-                "shape": shape,
+                "shape": part(model.shape, SHAPE),
             }
     return models, final
 
 
 def _trained_from_here(role: str, recipe: str, runs: Path) -> dict[str, str] | None:
-    """sha256 by file name of the model that units in `runs` were trained from, read from the first
-    such unit.
-    """
+    """sha256 by file name of a recipe's model, from the first unit in `runs` trained from it."""
     for unit_id, models in noted_models(runs):
         if models.get(role, {}).get("recipe") == recipe:
             with suppress(Damaged, KeyError):
@@ -120,9 +115,7 @@ def _trained_from_here(role: str, recipe: str, runs: Path) -> dict[str, str] | N
 
 
 def trained_from(setup: Setup, runs: Path) -> dict[str, dict[str, str | None]]:
-    """A unit's note of its student and teacher: recipe and sha256 of the weights, or the declared
-    revision.
-    """
+    """A unit's note of its student and teacher: recipe and weights' sha256, or the revision."""
     noted: dict[str, dict[str, str | None]] = {}
     for role in ROLES:
         model: Model = getattr(setup, role)
@@ -135,8 +128,9 @@ def trained_from(setup: Setup, runs: Path) -> dict[str, dict[str, str | None]]:
 
 
 def check_trained_from(setup: Setup, runs: Path) -> None:
-    """UserError if units here were trained from other weights of the same recipe, made on another
-    kind of CPU.
+    """Raise UserError if units here were trained from other weights of the same recipe.
+
+    Models made on another kind of CPU have other weights, and their runs are not comparable.
     """
     noted = noted_models(runs)
     for role, now in trained_from(setup, runs).items():
@@ -150,10 +144,12 @@ def check_trained_from(setup: Setup, runs: Path) -> None:
                 folder = folder_of(getattr(setup, role), setup, runs)
                 raise UserError(
                     f"{folder}: weights {str(now['weights'])[:12]}, but {unit_id} was trained from "
-                    f"{str(then.get('weights'))[:12]} of the same recipe (another kind of CPU, or other versions); "
-                    "bring the first ones back, or take another folder for --runs"
+                    f"{str(then.get('weights'))[:12]} of the same recipe (another kind of CPU, "
+                    "or other versions); bring the first ones back, or take another folder for "
+                    "--runs"
                 )
 
 
-def _record_path(folder: Path) -> Path:
+def record_path(folder: Path) -> Path:
+    """Where the sha256 of the files of the model in `folder` are recorded, beside it."""
     return folder.with_name(f"{folder.name}.made.json")

@@ -44,21 +44,18 @@ def write_random_model(
     config.architectures = [Qwen3ForCausalLM.__name__]
     config.dtype = dtype
     config.save_pretrained(folder)
+    # On the meta device shapes take no memory. Tied embeddings are among the names once.
     with torch.device("meta"):
-        parameters = dict(
-            Qwen3ForCausalLM(config).named_parameters()
-        )  # tied embeddings are in it once
+        parameters = dict(Qwen3ForCausalLM(config).named_parameters())
     generator = torch.Generator().manual_seed(seed)
     pool = (spread * torch.randn(POOL, generator=generator)).to(getattr(torch, dtype))
     shards = [list(parameters)] if one_file else _shards(parameters, BYTES[dtype])
-    files = {}
+    files: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
-        file = (
-            f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            if len(shards) > 1
-            else "model.safetensors"
-        )
-        tensors = {}
+        file = "model.safetensors"
+        if len(shards) > 1:
+            file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        tensors: dict[str, Tensor] = {}
         for name in names:
             size = parameters[name].shape
             drawn = _cut(pool, size.numel(), generator).view(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ from orchestrator.selection.study import Study
 class Session:
     """Facts that only the driver knows.
 
-    It `started` at a time of the monotonic clock, when `trials_before` were done already.
+    It `started` at a time of the monotonic clock, after `trials_before` were done.
     """
 
     started: float
@@ -126,7 +127,7 @@ class _FamilyView:
     def status(self, states: Mapping[str, str]) -> FamilyStatus:
         """The family by the `states` of the units."""
         first = self.settings[0][0]
-        counts = Counter(states[unit.id] for setting in self.settings for unit in setting)
+        counts = Counter(states[unit.id] for unit in itertools.chain(*self.settings))
         label = method_label(first.method or BASE)
         if self.best is None:
             return FamilyStatus(first.setup, label, counts)
@@ -235,7 +236,7 @@ def _family_view(study: Study, family: Family) -> _FamilyView:
     if now.settled:
         return _FamilyView(family, now.wants, best)
     if setup.evaluation.budget == "adaptive" and family[0][0].is_trial:
-        members = frozenset(unit.id for setting in family for unit in setting)
+        members = frozenset(unit.id for unit in itertools.chain(*family))
         return _FamilyView(family, now.wants, best, EVALUATING, members)
     if not setup.evaluation.rescore:
         return _FamilyView(family, now.wants, best)

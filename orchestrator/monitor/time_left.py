@@ -126,16 +126,19 @@ def sweep_seconds(
         return None
     work: list[Range] = []
     alone: dict[str, Range] = {}  # unit id → seconds of its own training
+    waits_for: dict[str, Sequence[str]] = {}  # unit id → ids of the units that it depends on
     for job in jobs:
         work.append(job.training / _side_by_side(job.unit.placement, capacity))
         work.append(job.sampling / _side_by_side(evaluator, capacity))
         alone[job.unit.id] = alone.get(job.unit.id, NOTHING) + job.training
-    chains = dict(alone)
-    for unit in {job.unit.id: job.unit for job in jobs}.values():
-        for needed in unit.depends_on:  # units that others wait for depend on none themselves
-            chains[unit.id] += alone.get(needed, NOTHING)
-    busy, longest = Range.total(work), list(chains.values())
-    return Range.of(lambda s: on_the_clock(busy.at(s), [each.at(s) for each in longest], room=1))
+        waits_for[job.unit.id] = job.unit.depends_on
+    chains = []
+    for unit_id, training in alone.items():
+        # Units that others wait for depend on none themselves.
+        before = [alone[needed] for needed in waits_for[unit_id] if needed in alone]
+        chains.append(Range.total([training, *before]))
+    busy = Range.total(work)
+    return Range.of(lambda s: on_the_clock(busy.at(s), [chain.at(s) for chain in chains], room=1))
 
 
 def device_hours(jobs: Sequence[Left], evaluator: Placement, device: Device) -> Range:

@@ -20,6 +20,7 @@ from orchestrator.planning.totals import (
     longest_chain_hours,
     longest_unit_hours,
     on_engines,
+    texts_gib,
     total_gpu_hours,
     unit_hours,
     units_left,
@@ -27,7 +28,6 @@ from orchestrator.planning.totals import (
 )
 
 GPUS_OF_A_NODE = 8
-CHOICES = ("budget", "error", "rescore")  # of an evaluation
 COUNTS = ("generations", "expected")  # keys of estimates that are printed as whole numbers
 
 
@@ -52,7 +52,9 @@ def summary(plan: Plan) -> dict[str, Any]:
     """
     by_kind: Counter[str] = Counter()
     by_method: Counter[str | None] = Counter()
-    by_setup = {name: Counter[str]() for name in plan.experiment.setups}
+    by_setup: dict[str, Counter[str]] = {}
+    for name in plan.experiment.setups:
+        by_setup[name] = Counter()
     generations: Counter[str] = Counter()
     most_tokens: Counter[str] = Counter()
     ready = gpus = 0
@@ -76,30 +78,37 @@ def summary(plan: Plan) -> dict[str, Any]:
         generated[what] = {"generations": number, "tokens": tokens}
     chosen = {}
     for name, setup in plan.experiment.setups.items():
-        chosen[name] = {key: getattr(setup.evaluation, key) for key in CHOICES}
+        evaluation = setup.evaluation
+        chosen[name] = {
+            "budget": evaluation.budget,
+            "error": evaluation.error,
+            "rescore": evaluation.rescore,
+        }
+    engines = {}
+    for name, on_engine in on_engines(plan).items():
+        engines[name] = _with_engine(on_engine)
     hours = total_gpu_hours(plan)
-    return {
+    document: dict[str, Any] = {
         "units": len(plan.units),
         "by_kind": by_kind,
         "by_setup": by_setup,
         "by_method": by_method,
-        **({"confirming": len(plan.confirming)} if plan.confirming else {}),
-        "ready_at_once": ready,
-        "gpus_per_trial": gpus,
-        **generated,
+    }
+    if plan.confirming:
+        document["confirming"] = len(plan.confirming)
+    document |= {"ready_at_once": ready, "gpus_per_trial": gpus}
+    document |= generated
+    document |= {
         "evaluation_budgets": evaluation_budgets(plan),
         "evaluation_chosen": chosen,
         "chosen_gpu_hours": hours and hours["total"],
         "checkpoints_gib": checkpoints_gib(plan),
+        "texts_gib": texts_gib(plan),
         "gpu_hours": hours,
-        **_longest(plan),
-        "left": {
-            "units": len(units_left(plan)),
-            "gpu_hours": total_gpu_hours(plan, left=True),
-            **_longest(plan, left=True),
-        },
-        "engines": {name: _with_engine(on_engine) for name, on_engine in on_engines(plan).items()},
     }
+    document |= _longest(plan)
+    left = {"units": len(units_left(plan)), "gpu_hours": total_gpu_hours(plan, left=True)}
+    return document | {"left": left | _longest(plan, left=True), "engines": engines}
 
 
 def _with_engine(plan: Plan) -> dict[str, Any]:

@@ -47,8 +47,7 @@ class Assumption:
 
 
 def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple[Assumption, ...]:
-    """List the numbers under a plan: lengths, the GPU, engines in use, measurements, and the rates
-    that follow.
+    """List a plan's numbers: lengths, the GPU, engines in use, measurements, the rates that follow.
 
     `several`: some role has more than one GPU.
     """
@@ -57,12 +56,9 @@ def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple
     for engine in dict.fromkeys(each.engine for each in costs.values()):
         rows += _sampler(engine)
     for trainer in dict.fromkeys(each.setup.engine.trainer for each in costs.values()):
-        rows.append(
-            (f"{trainer}: arithmetic reached in scoring", "of it", SCORING, "padding included")
-        )
-        rows.append(
-            (f"{trainer}: arithmetic reached in learning", "of it", LEARNING, "padding included")
-        )
+        reached = f"{trainer}: arithmetic reached in"
+        rows.append((f"{reached} scoring", "of it", SCORING, "padding included"))
+        rows.append((f"{reached} learning", "of it", LEARNING, "padding included"))
     if several:
         rows += SEVERAL_GPUS
     for name, of_setup in costs.items():
@@ -86,28 +82,15 @@ def _gpu(gpu: Gpu) -> list[Row]:
 
 def _sampler(engine: str) -> list[Row]:
     rates, launches = RATES[engine], f"ms at {LAUNCH_LAYERS} layers"
+    training, evaluation = "bandwidth reached in training", "bandwidth reached in evaluation"
+    blending, drafts = "teacher passes while blending", "1: drafts of one token"
     rows: list[Row] = [
-        (
-            "bandwidth reached in training",
-            "of it",
-            rates.decoding,
-            "decoding the responses of a step",
-        ),
-        (
-            "bandwidth reached in evaluation",
-            "of it",
-            rates.evaluating,
-            "decoding, responses waiting",
-        ),
+        (training, "of it", rates.decoding, "decoding the responses of a step"),
+        (evaluation, "of it", rates.evaluating, "decoding, responses waiting"),
         ("kernel launches of a step", launches, rates.launch_ms, "∝ layers; 0: CUDA graphs"),
         ("KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
         ("and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
-        (
-            "teacher passes while blending",
-            "a token",
-            rates.teacher_passes,
-            "1: drafts of one token",
-        ),
+        (blending, "a token", rates.teacher_passes, drafts),
         ("rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
         ("start of a unit", "s", rates.start_s, "processes, models, data"),
     ]

@@ -136,14 +136,20 @@ class Calibration:
         for key, rows in by_key.items():
             longest = max(row.seconds for row in rows)
             by_key[key] = [row for row in rows if row.seconds >= LEAST_SHARE * longest]
-        rollouts = [*by_key.get(PLAIN, ()), *by_key.get(BLENDED, ())]
-        return by_key | ({ROLLOUT: rollouts} if rollouts else {})
+        rollouts = by_key.get(PLAIN, []) + by_key.get(BLENDED, [])
+        if rollouts:
+            by_key[ROLLOUT] = rollouts
+        return by_key
 
 
 def shapes_of(setup: Setup) -> dict[str, Any]:
     """The sizes of a setup's models, on which their speed depends, as JSON has them."""
-    models = {role: asdict(getattr(setup, role).shape) for role in ("student", "teacher")}
-    return {**models, "vocabulary": setup.vocabulary.size, "dtype": setup.engine.dtype}
+    return {
+        "student": asdict(setup.student.shape),
+        "teacher": asdict(setup.teacher.shape),
+        "vocabulary": setup.vocabulary.size,
+        "dtype": setup.engine.dtype,
+    }
 
 
 def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
@@ -171,12 +177,18 @@ def write_rows(path: Path, card: Card, rows: Sequence[CalibrationRow]) -> None:
 
 def gpu_of_card(card: Card) -> Gpu:
     """The kind of a card; for an unknown card the default kind with its name and memory."""
-    known = [gpu for gpu in GPUS.values() if card.is_a(gpu)]
-    return known[0] if known else replace(GPUS[DEFAULT_GPU], name=card.name, gib=card.gib)
+    for gpu in GPUS.values():
+        if card.is_a(gpu):
+            return gpu
+    return replace(GPUS[DEFAULT_GPU], name=card.name, gib=card.gib)
 
 
 def gpu_here(calibrations: Sequence[Calibration]) -> Gpu:
     """The kind of GPU to plan for where none is named: the calibrated one, else DEFAULT_GPU."""
-    default = GPUS[DEFAULT_GPU]
-    kinds = [gpu for gpu in GPUS.values() if any(each.card.is_a(gpu) for each in calibrations)]
-    return default if default in kinds or len(kinds) != 1 else kinds[0]
+    default, kinds = GPUS[DEFAULT_GPU], set[Gpu]()
+    for calibration in calibrations:
+        for gpu in GPUS.values():
+            if calibration.card.is_a(gpu):
+                kinds.add(gpu)
+    # Cards of several kinds do not say which of them the sweep will run on.
+    return default if default in kinds or len(kinds) != 1 else kinds.pop()

@@ -59,7 +59,7 @@ from orchestrator.planning.rates import (
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
-OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
+OTHER = "other"  # of a training step: work that keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
@@ -265,7 +265,9 @@ class SetupCosts:
         rates = RATES[self.engine]
         on = self._gpus("teacher" if kind == SUPERVISED else "rollout")
         if self.runtime.rollout_batch is None:
-            self._check_other_roles()
+            # UserError if teacher or learner find no room on their GPUs.
+            budget(self.setup, self.runtime, self.gpu.gib, "scoring", self._gpus("teacher"))
+            budget(self.setup, self.runtime, self.gpu.gib, "learning", self._gpus("learner"))
         rows = self.rows(lengths, DECODING[kind], on)
         written = work.share or min(1.0, work.prefix / lengths.tokens)
         seconds = 0.0
@@ -287,11 +289,6 @@ class SetupCosts:
         if not RATES[self.engine].continuous:
             return granted.requests
         return min(granted.requests, max(1, int(granted.kv_tokens / lengths.context)))
-
-    def _check_other_roles(self) -> None:
-        """Raise UserError if teacher or learner find no room on their GPUs."""
-        budget(self.setup, self.runtime, self.gpu.gib, "scoring", self._gpus("teacher"))
-        budget(self.setup, self.runtime, self.gpu.gib, "learning", self._gpus("learner"))
 
     def decode_seconds(
         self,

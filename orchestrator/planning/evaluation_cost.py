@@ -59,11 +59,10 @@ def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
 
 def evaluation_generations(setup: Setup) -> dict[str, int]:
     """Generations of one checkpoint by benchmark: problems × n."""
-    evaluation = setup.evaluation
-    return {
-        key: problems_wanted(evaluation, key) * full_samples(evaluation, key)
-        for key in evaluation.benchmarks
-    }
+    evaluation, generations = setup.evaluation, {}
+    for key in evaluation.benchmarks:
+        generations[key] = problems_wanted(evaluation, key) * full_samples(evaluation, key)
+    return generations
 
 
 def family_size(family: Family, setup: Setup) -> int:
@@ -89,9 +88,9 @@ def expected_share(candidates: int, setup: Setup) -> Range:
         simulated, simulated_first = SIMULATED_WITH_ZONE, SIMULATED_FIRST_RUNG_WITH_ZONE
     low, high = _interpolated(simulated, candidates)
     if 0 < zone < ZONE:
-        without = _interpolated(SIMULATED, candidates)
-        low += (1 - zone / ZONE) * (without[0] - low)
-        high += (1 - zone / ZONE) * (without[1] - high)
+        low_without, high_without = _interpolated(SIMULATED, candidates)
+        low += (1 - zone / ZONE) * (low_without - low)
+        high += (1 - zone / ZONE) * (high_without - high)
     if 2 * sum(evaluation_generations(setup).values()) < SIMULATED_GENERATIONS:
         high = 1.0
     first = _first_rung_share(setup)
@@ -110,11 +109,10 @@ def _interpolated(simulated: Mapping[int, tuple[float, float]], candidates: int)
 
 def _first_rung_share(setup: Setup) -> float:
     """Share of the full generations that every checkpoint of a race gets at once."""
-    generations = evaluation_generations(setup)
-    samples = [full_samples(setup.evaluation, benchmark) for benchmark in generations]
+    generations, evaluation = evaluation_generations(setup), setup.evaluation
+    samples = [full_samples(evaluation, benchmark) for benchmark in generations]
+    at_first = rung_sizes(samples, evaluation.indifference > 0)[0]
     first_rung = 0.0
-    for (benchmark, full), at_first in zip(
-        generations.items(), rung_sizes(samples, setup.evaluation.indifference > 0)[0], strict=True
-    ):
-        first_rung += full * at_first / full_samples(setup.evaluation, benchmark)
+    for place, full in enumerate(generations.values()):
+        first_rung += full * at_first[place] / samples[place]
     return first_rung / sum(generations.values())

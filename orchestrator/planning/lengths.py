@@ -100,8 +100,9 @@ class Lengths:
 
 @dataclass(frozen=True)
 class LengthLaw:
-    """Lengths without a limit: a share `endless` never finishes, the others after `finished` tokens
-    on average.
+    """Lengths without a limit: a share `endless` never ends, the others after `finished` tokens.
+
+    That is a mean.
     """
 
     finished: float

@@ -166,7 +166,9 @@ def resources(
 def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -> dict[str, Range]:
     """GPU-hours by phase of a unit's training from step `first` on, and of a full evaluation."""
     seconds = training_seconds(unit, costs, first)
-    hours = {phase: of_phase * (unit.placement.gpus / 3600) for phase, of_phase in seconds.items()}
+    hours = {}
+    for phase, of_phase in seconds.items():
+        hours[phase] = of_phase * (unit.placement.gpus / 3600)
     if checkpoints:
         hours[EVALUATE] = costs.evaluation * (checkpoints * unit.placement.of_evaluator.gpus / 3600)
     return hours

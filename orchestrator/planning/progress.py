@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ from orchestrator.selection.study import Study
 
 # Where the parts of an identity stand in a setup file; the others have their own names.
 CONFIG_NAMES = {
-    name: f"training.{name}" for name in ("objective", "top_k", "steps", "checkpoint_every")
+    "objective": "training.objective",
+    "top_k": "training.top_k",
+    "steps": "training.steps",
+    "checkpoint_every": "training.checkpoint_every",
 }
 
 
@@ -36,7 +40,7 @@ def done_of(study: Study) -> dict[str, Done]:
     present = set(os.listdir(study.runs))
     state_of: dict[str, FamilyState] = {}
     for family in study.families():
-        members = [unit.id for setting in family for unit in setting]
+        members = [unit.id for unit in itertools.chain(*family)]
         if not present.isdisjoint(members):
             state_of |= dict.fromkeys(members, family_state(study, family))
     for unit in study.units:
@@ -145,7 +149,8 @@ def _nearest(
     """
     differing: dict[str, list[str]] = {}
     for name, other in others:
-        if all(other.get(key) == getattr(unit, key) for key in ("setup", "kind", "method")):
+        kind = other.get("setup"), other.get("kind"), other.get("method")
+        if kind == (unit.setup, unit.kind, unit.method):
             differing[name] = differences(other["identity"], unit.identity)
     nearest = min(differing, key=lambda name: len(differing[name]), default=None)
     return (nearest, tuple(differing[nearest])) if nearest else (None, ())

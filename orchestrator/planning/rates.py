@@ -21,8 +21,7 @@ LAUNCH_LAYERS = 28  # decoder layers of the model that `Rates.launch_ms` is give
 
 @dataclass(frozen=True)
 class Gpu:
-    """A kind of GPU: its name, memory, memory bandwidth, and dense bfloat16 arithmetic; or a
-    `share` of one.
+    """A kind of GPU, or a `share` of one: memory, memory bandwidth, and dense bfloat16 arithmetic.
 
     `gib` is the memory that torch sees, `torch.cuda.get_device_properties().total_memory`.
     """
@@ -65,21 +64,20 @@ DEFAULT_GPU = "H100-80GB"
 
 
 def gpu_of(text: str) -> Gpu:
-    """One of GPUS by its name, or another kind as `name=GiB,TB/s,TFLOP/s`, for example
-    `MI=190,5.3,1300`.
+    """One of GPUS by its name, or another kind as `name=GiB,TB/s,TFLOP/s`; UserError for others.
 
-    Raises UserError that says what would be right.
+    `MI=190,5.3,1300` is a GPU of 190 GiB with 5.3 TB/s and 1,300 TFLOP/s.
     """
     if text in GPUS:
         return GPUS[text]
     name, _, numbers = text.partition("=")
     try:
-        gib, terabytes, teraflops = (float(number) for number in numbers.split(","))
+        gib, terabytes, teraflops = map(float, numbers.split(","))
     except ValueError:  # not three of them, or not numbers
         gib = terabytes = teraflops = math.nan
-    if re.fullmatch(r"[\w.-]+", name) and all(
-        0 < number < math.inf for number in (gib, terabytes, teraflops)
-    ):
+    # A NaN among them fails the first comparison with it.
+    sensible = 0 < gib < math.inf and 0 < terabytes < math.inf and 0 < teraflops < math.inf
+    if sensible and re.fullmatch(r"[\w.-]+", name):
         return Gpu(name, gib, terabytes * 1e12, teraflops * 1e12)
     # For H100 rather H100-80GB than H200.
     near = [known for known in GPUS if known.startswith(text.upper())]
@@ -123,7 +121,7 @@ STEP_S, START_S = Range(6.0, 10.0, 20.0), Range(60.0, 120.0, 300.0)
 # itself.
 PASSING_S = Range(4.0, 6.0, 12.0)
 
-# What trainers reach of the arithmetic. The same for each of them, since all run the same
+# The share of the arithmetic that trainers reach. The same for each of them, since all run the same
 # transformers model. Scoring: long forward passes; an assumption. Learners by FSDP2 on one H100
 # reach 11 to 27 % (0.6B) and 21 to 37 % (4B): prime-rl's baselines. The students lie between the
 # two sizes; the head of 151,936 rows keeps it low.
@@ -155,9 +153,8 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             step_s=STEP_S,
             start_s=START_S,
             cache_passes=3,  # copied to append (read, written), read by attention
-            head_passes=Range(
-                0.0, 1.0, 2.0
-            ),  # under a padding mask each query head gets its own copy
+            # Under a padding mask each query head gets its own copy.
+            head_passes=Range(0.0, 1.0, 2.0),
             continuous=False,
         ),
         # Decoding of a small model with grouped queries is bound by reading the KV cache:

@@ -79,7 +79,10 @@ class UnitSeconds:
                 phase = PHASE_OF.get(part, part)
                 measured[phase] += mean.rows * seconds
                 expected[phase] += mean.rows * phases[phase].mid
-        return {phase: (measured[phase], expected[phase]) for phase in measured}
+        both = {}
+        for phase, seconds in measured.items():
+            both[phase] = seconds, expected[phase]
+        return both
 
 
 def _mean_step(costs: SetupCosts, unit: Unit, kind: str) -> dict[str, Range]:
@@ -157,7 +160,9 @@ class Measured:
             if not calibration.card.is_a(gpu):
                 continue
             for key, rows in calibration.rows_for(setup, engine).items():
-                compared = [(row.seconds, row.planned_seconds(planned)) for row in rows]
+                compared = []
+                for row in rows:
+                    compared.append((row.seconds, row.planned_seconds(planned)))
                 factor = measured_factor(compared)
                 if factor is not None and PHASE_OF.get(key, key) not in by_runs:
                     factors[key], sources[key] = factor, calibration.source(rows)

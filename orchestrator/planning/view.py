@@ -292,11 +292,16 @@ def _evaluation(plan: Plan, total: Mapping[str, Any]) -> list[Any]:
         chosen[f"{setup['budget']} with rescore {str(setup['rescore']).lower()}"] = None
     disk, keep = total["checkpoints_gib"], plan.experiment.runtime.keep
     until = "" if disk.kept == disk.most else f", {gib_text(disk.most)} at most before"
+    texts = []
+    if total["texts_gib"].high >= 0.01:
+        size = span_text(total["texts_gib"], gib_text)
+        texts = [f"Texts of responses take {size} (evaluation.keep_texts)."]
     return [
         _table(["evaluation", "generations", "of full", "GPU-hours"], rows),
         f"Chosen: {' and '.join(chosen)}.",
         "[dim]Expected: shares that simulated races took (benchmarks/race.py); no bound.[/]",
         f"Checkpoints take {gib_text(disk.kept)} in the end{until} (keep: {keep}).",
+        *texts,
     ]
 
 
@@ -316,15 +321,20 @@ def _hours_table(plan: Plan, total: Mapping[str, Any], begun: bool) -> Table:
     if begun:
         columns = {"left": total["left"]["gpu_hours"], "whole": total["gpu_hours"]}
     else:
-        columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups}
+        columns = {}
+        for name in plan.experiment.setups:
+            columns[name] = total_gpu_hours(plan, name)
         columns["all"] = total["gpu_hours"]
     columns = {name: hours for name, hours in columns.items() if hours}
     budgets = sorted({setup["budget"] for setup in total["evaluation_chosen"].values()})
     names = {"evaluate": f"evaluate, {' and '.join(budgets)}", "rescore": "fresh samples"}
     rows = []
     for phase in (*ALL_PHASES, "total"):
-        texts = [names.get(phase, phase), *(hours_text(hours[phase]) for hours in columns.values())]
-        rows.append([Cell(text, mark="total" if phase == "total" else None) for text in texts])
+        mark = "total" if phase == "total" else None
+        row = [Cell(names.get(phase, phase), mark=mark)]
+        for hours in columns.values():
+            row.append(Cell(hours_text(hours[phase]), mark=mark))
+        rows.append(row)
     return to_rich(Sheet([f"GPU-hours, {plan.gpu_of_trial.title}", *columns], rows))
 
 
@@ -345,11 +355,14 @@ def _on_the_clock(plan: Plan, total: Mapping[str, Any], gpus: int, begun: bool) 
 
 def _engines(plan: Plan, left: bool) -> list[str]:
     """The engines of the experiment, and its cost on a node with each engine that samples."""
-    engines = [setup.engine for setup in plan.experiment.setups.values()]
-    samplers = list(dict.fromkeys(engine.sampler for engine in engines))
-    trainers = " and ".join(dict.fromkeys(engine.trainer for engine in engines))
-    names = " and ".join(RATES[sampler].title for sampler in samplers)
-    lines = [f"Engines: {names} for sampling, {trainers} for scoring and training."]
+    titles: dict[str, str] = {}  # of engines that sample
+    trainers: dict[str, None] = {}
+    for setup in plan.experiment.setups.values():
+        titles[setup.engine.sampler] = RATES[setup.engine.sampler].title
+        trainers[setup.engine.trainer] = None
+    samplers, names = list(titles), " and ".join(titles.values())
+    training = " and ".join(trainers)
+    lines = [f"Engines: {names} for sampling, {training} for scoring and training."]
     middles: dict[str, float] = {}
     plans = on_engines(plan)
     for engine in sorted(plans, key=lambda engine: engine not in samplers):
@@ -397,10 +410,8 @@ def _basis(plan: Plan) -> list[str]:
     gpu = plan.gpu_of_trial
     for calibration in plan.measured.calibrations:
         if not calibration.card.is_a(gpu):
-            card = calibration.card.name
-            lines.append(
-                f"What was calibrated on {card} says nothing of {gpu.title} and is left out."
-            )
+            kinds = f"{calibration.card.name} says nothing of {gpu.title}"
+            lines.append(f"What was calibrated on {kinds} and is left out.")
     return lines
 
 

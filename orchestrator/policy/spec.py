@@ -65,22 +65,19 @@ class TrustRegion:
 
 @dataclass(frozen=True)
 class TeacherInjection:
-    """SKD with γ = 1: a drafted token outside the teacher's top K is replaced by a teacher sample
-    (Appendix A.2).
-    """
+    """SKD with γ = 1: a teacher sample replaces a draft outside the teacher's top K (Appendix A.2)."""
 
     top_k: int
     tau: float
     needs_teacher = True
-    acceptance_guess = (
-        0.95  # not bounded; replaced tokens are few (the paper reports 0.0093 at the first step)
-    )
+    # Not bounded, but few tokens are replaced: the paper reports 0.0093 at the first step.
+    acceptance_guess = 0.95
     measures = ("replaced",)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """μ = (1 − w)·p + w·q at every token, 0 < w < 1 (MiniLLM's teacher-mixed sampling, 2306.08543)."""
+    """μ = (1 − w)·p + w·q at every token, 0 < w < 1 (MiniLLM's mixed sampling, 2306.08543)."""
 
     weight: float
     needs_teacher = True
@@ -189,7 +186,7 @@ class JensenShannon:
 
 @dataclass(frozen=True)
 class SampledToken:
-    """Policy gradient of the sampled token y with the advantage A = log q(y) − log p(y), held fixed.
+    """Policy gradient of the sampled token y with the fixed advantage A = log q(y) − log p(y).
 
     Its value log p(y) − log q(y) is the k1 estimate of KL(p‖q). With `clip`, A is cut to ± `clip`.
     """
@@ -298,6 +295,5 @@ class Objective:
     @property
     def on_support(self) -> bool:
         """Whether the logits of the support's ids are all that the loss needs."""
-        return self.name == "renormalized" and all(
-            isinstance(term.loss, Divergence) for term in self.terms
-        )
+        divergences = all(isinstance(term.loss, Divergence) for term in self.terms)
+        return self.name == "renormalized" and divergences

@@ -1,4 +1,4 @@
-"""Weights of response tokens in a term of an objective, from what sampling and scoring recorded.
+"""Weights of response tokens in a term of an objective, from records of sampling and scoring.
 
 Shapes: N response tokens of any number of responses; B responses of T positions.
 """

@@ -1,9 +1,8 @@
-"""The code, versions and machine that a run was made with. No clock, no environment variables, no
-secrets.
-"""
+"""The code, versions and machine of a run, without clock, environment variables or secrets."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -28,9 +27,7 @@ GPU_INFO = Path("/proc/driver/nvidia/gpus")
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, dirty diff and untracked files of the source tree (null where it is no checkout),
-    versions, machine.
-    """
+    """Commit, dirty diff and untracked files (null without a checkout), versions, machine."""
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty_diff": _git("diff", "HEAD"),
@@ -49,9 +46,7 @@ def provenance() -> dict[str, Any]:
 
 
 def cpu_model(info: Path) -> str | None:
-    """The processor's name in a `/proc/cpuinfo`, elsewhere what the platform module knows; None if
-    that is nothing.
-    """
+    """The processor's name in a `/proc/cpuinfo`, else by `platform`; None if it is unknown."""
     text = info.read_text(errors="replace") if info.exists() else ""
     match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.processor() or None
@@ -85,9 +80,25 @@ def version_line() -> str:
     return f"{line}, commit {commit}{' with changes' if _git('status', '--porcelain') else ''}"
 
 
-def _git(*arguments: str) -> str | None:
+def file_sha256_at(commit: str, name: str) -> str | None:
+    """sha256 of a file of the source tree at a commit; None where this checkout lacks either."""
+    root = _checkout()
+    if root is None:
+        return None
+    command = ["git", "-C", str(root), "cat-file", "blob", f"{commit}:{name}"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return hashlib.sha256(done.stdout).hexdigest() if done.returncode == 0 else None
+
+
+def _checkout() -> Path | None:
+    """The root of the source tree if it is a checkout."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
+    return root if (root / ".git").exists() else None
+
+
+def _git(*arguments: str) -> str | None:
+    root = _checkout()
+    if root is None:
         return None
     done = subprocess.run(
         ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False

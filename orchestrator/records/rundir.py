@@ -7,6 +7,7 @@
 | `metrics.jsonl`, `rollouts.jsonl` | a row per step; a row per rollout | appended |
 | `checkpoints/step_000020/` | a Hugging Face model folder; beside the last one, the learner's state | whole |
 | `evals/<evaluation id>/step_000020/` | a file for each slice (`slice_files`), in it a row per problem | whole |
+| beside them | `….texts.gz` for each slice (`texts`): responses with prompt and grade | whole, before the slice |
 | `state.json` | the next step, and sizes and sha256 of all of the above that was committed | whole, by each commit |
 | `DONE` | the step at which training was complete | once, last |
 | `attempts.jsonl`, `timing.jsonl`, `log.txt` | clock times and words, which recovery does not reproduce | appended |
@@ -19,6 +20,7 @@ is not what was written raises `files.Damaged` wherever it is read, and never gi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -44,11 +46,13 @@ from orchestrator.records.log import Phase, read_log, read_phase
 from orchestrator.records.problem_record import ProblemRecord, merge
 from orchestrator.records.slice_files import SliceCounts, read_counts, read_records, stamp_of_slice
 from orchestrator.records.slices import Slice, complete_samples, disjoint, parse
+from orchestrator.records.texts import ResponseText, read_texts
 
 CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json", "DONE"
 METRICS, ROLLOUTS, DATA = "metrics.jsonl", "rollouts.jsonl", "data.json"
 ATTEMPTS, TIMING = "attempts.jsonl", "timing.jsonl"
 ERROR, TRACEBACK = "error.txt", "traceback.txt"
+CHECKPOINTS = "checkpoints"
 LEARNER_STATE, LEARNER_FOLDER, CANARY = "learner.safetensors", "learner", "canary.json"
 T = TypeVar("T")
 
@@ -68,9 +72,7 @@ def started_units(runs: Path) -> list[str]:
 
 
 class RunReader:
-    """A unit's directory, read only; safe while another process writes. Raises Damaged where it is
-    no folder.
-    """
+    """A unit's directory, safe to read while a process writes it; Damaged where it is no folder."""
 
     def __init__(self, runs: Path, unit_id: str):
         self.unit_id = unit_id
@@ -213,11 +215,11 @@ class RunReader:
 
     def checkpoints(self) -> dict[int, Path]:
         """Checkpoints that are there, by step."""
-        return {step: self.checkpoint_path(step) for step in self._steps(self.path / "checkpoints")}
+        return {step: self.checkpoint_path(step) for step in self._steps(self.path / CHECKPOINTS)}
 
     def checkpoint_path(self, step: int) -> Path:
         """Where the checkpoint of a step lies, if it is there."""
-        return self.path / "checkpoints" / f"step_{step:06d}"
+        return self.path / CHECKPOINTS / f"step_{step:06d}"
 
     def committed_checkpoints(self) -> list[int]:
         """Steps of the checkpoints that were committed and not dropped; a missing one was lost."""
@@ -290,6 +292,20 @@ class RunReader:
     def slice_stamp(self, evaluation_id: str, step: int, part: Slice) -> tuple[int, ...]:
         """Numbers that change when a slice is written again."""
         return stamp_of_slice(self.evaluation_path(evaluation_id, step), part)
+
+    def texts(self, evaluation_id: str, step: int) -> list[ResponseText]:
+        """Responses of a checkpoint whose texts were kept, by problem and sample.
+
+        They are of the slices that count; how many there are is `evaluation.keep_texts`.
+        """
+        by_problem: dict[int, list[ResponseText]] = defaultdict(list)
+        for part in self.counted_slices(evaluation_id, step):
+            texts = read_texts(self.evaluation_path(evaluation_id, step), part)
+            for position, text in enumerate(texts):
+                by_problem[part.problem + position * part.width // len(texts)].append(text)
+        return list(
+            itertools.chain.from_iterable(by_problem[index] for index in sorted(by_problem))
+        )
 
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
         """Steps of which every problem of this evaluation has samples."""

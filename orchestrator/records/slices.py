@@ -14,14 +14,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+TEXTS = ".texts.gz"  # how the name of a file with texts of responses ends (`records.texts`)
 _NAME = re.compile(r"problems_([0-9]+)-([0-9]+)_of_([0-9]+)\.samples_([0-9]+)-([0-9]+)\.jsonl")
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Samples [`sample`, `sample_end`) of each of the problems [`problem`, `problem_end`), of
-    `problems` in all.
-    """
+    """Samples [`sample`, `sample_end`) of problems [`problem`, `problem_end`) of all `problems`."""
 
     sample: int
     sample_end: int
@@ -34,6 +33,11 @@ class Slice:
         """Name of the file: `problems_0-250_of_500.samples_0-4.jsonl`."""
         of = f"problems_{self.problem}-{self.problem_end}_of_{self.problems}"
         return f"{of}.samples_{self.sample}-{self.sample_end}.jsonl"
+
+    @property
+    def texts_name(self) -> str:
+        """Name of the file beside it with texts of its responses."""
+        return f"{self.name.removesuffix('.jsonl')}{TEXTS}"
 
     @property
     def width(self) -> int:

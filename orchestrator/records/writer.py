@@ -1,5 +1,4 @@
-"""Writing the run directory of a unit, so that any kill leaves either the last commit or the next
-one.
+"""Writes a unit's run directory, so that any kill leaves either the last commit or the next one.
 
 Rows are appended freely, and checkpoints and documents are written whole. All of it counts only
 from the next `commit` on, which replaces `state.json` in one step. Opening for writing takes back
@@ -54,6 +53,7 @@ from orchestrator.records.rundir import (
 )
 from orchestrator.records.slice_files import identity
 from orchestrator.records.slices import Slice
+from orchestrator.records.texts import ResponseText, write_texts
 
 LOGS = (METRICS, ROLLOUTS)
 
@@ -132,8 +132,7 @@ class RunWriter(RunReader):
         provenance: Callable[[], dict[str, Any]],
         models: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of
-        `attempts.jsonl`.
+        """Write `config.json` and `provenance.json` once, and a row of `attempts.jsonl`.
 
         `models` is what the unit is trained from. Raises UserError if what was committed was
         trained from others.
@@ -154,9 +153,7 @@ class RunWriter(RunReader):
         _append(self.path / ATTEMPTS, {"started": started} | now)
 
     def describe_data(self, counts: dict[str, Any]) -> None:
-        """Write `data.json` once: what the training data hold, what was left out, where the golds
-        come from.
-        """
+        """Write `data.json` once: training data, rows that were left out, origins of the golds."""
         if self.document(DATA) is None:
             self.write_document(DATA, counts)
         else:  # by an attempt that may have ended before its first commit
@@ -182,8 +179,7 @@ class RunWriter(RunReader):
     # --- checkpoints and commits ---
 
     def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
-        """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then
-        renamed.
+        """Make a checkpoint complete or not at all: `save` fills a scratch folder, then renamed.
 
         It counts from the next `commit` on. A kill leaves a `.tmp` folder before the rename, and
         after it a folder that `state.json` does not name; the next opening removes either, and the
@@ -277,9 +273,7 @@ class RunWriter(RunReader):
 
 
 class _CommittedPart:
-    """The committed first bytes of a log, with a running sha256, so that a commit reads only what
-    is new.
-    """
+    """The committed bytes of a log with a running sha256, so that a commit reads only new ones."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -300,17 +294,26 @@ def write_slice(
     step: int,
     part: Slice,
     records: Sequence[ProblemRecord],
+    texts: Sequence[ResponseText] = (),
     replace: bool = False,
 ) -> bool:
-    """Write the records of a slice, one for each of its problems; False if the slice is there.
+    """Write the records of a slice, one for each of its problems, and the `texts` that are kept.
 
-    With `replace` it is written in any case, for records with other grades. The file is whole or
-    not there, and the first to write it wins. Writing needs no lease: any evaluator takes the same
-    samples of a slice, or samples of the same law, and only grades of a slice ever change.
+    Returns False if the slice is there. With `replace` it is written in any case, for records with
+    other grades. The file is whole or not there, and the first to write it wins. Writing needs no
+    lease: any evaluator takes the same samples of a slice, or samples of the same law, and only
+    grades of a slice ever change.
+
+    The texts come first. A kill between the two files leaves texts without a slice, which no reader
+    opens and the next writer of the slice replaces; the other way round, a slice could lack them
+    for good.
     """
     assert [record.n for record in records] == [part.samples] * part.width
     folder = run.evaluation_path(evaluation_id, step)
+    if not replace and (folder / part.name).exists():
+        return False  # the texts that are there are those of its responses
     folder.mkdir(parents=True, exist_ok=True)
+    write_texts(folder, part, texts)
     lines = "".join(_line(record.to_row()) for record in records)
     content = sealed_lines(lines, identity(folder, part))
     if not replace:
@@ -322,9 +325,7 @@ def write_slice(
 def note_evaluation_error(
     run: RunReader, evaluation_id: str, step: int, reason: str, traceback: str = ""
 ) -> None:
-    """Say why samples of a checkpoint cannot be taken, beside its slices; no more are taken until
-    it is forgotten.
-    """
+    """Note why samples of a checkpoint cannot be taken; none are taken until the note is removed."""
     folder = run.evaluation_path(evaluation_id, step)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TRACEBACK, traceback, shared=True)

@@ -1,49 +1,56 @@
-"""Finds the runs that confirm what a sweep found: a projection of its run directories, equal after
-any kill.
+"""Finds the runs that confirm the choices of a sweep, as a projection of its run directories.
 
 A family's choice of setting and step rests on its exploring seeds, and the larger the family, the
 luckier the choice. Once a family is settled, its chosen setting is therefore trained again on
 `confirm.seeds`, which took no part in choosing it. Only the chosen step is evaluated, on fresh
-samples. Differences between methods are tested on these runs alone.
+samples. Differences between methods are tested on these runs alone. No choice is stored: each
+process finds the same runs again, also after a kill.
 
 With `confirm.until` seeds are added in rounds to the methods whose difference to vanilla is still
-open. A look at the data after each round would find differences by chance, so that each look is
-taken at Pocock's nominal level: all looks together keep 5 % (Pocock 1977, "Group sequential methods
+open. Repeated tests at 5 % would find differences by chance, so each round is tested at Pocock's
+nominal level, with which all rounds together keep 5 % (Pocock 1977, "Group sequential methods
 in the design and analysis of clinical trials"; for t tests, Jennison and Turnbull 2000, "Group
 Sequential Methods", §4.4, and §9 on repeated confidence intervals).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from orchestrator.config import Experiment
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.experiment.units import Family, Setting, Unit, with_seed
+from orchestrator.experiment.units import Setting, Unit, with_seed
 from orchestrator.selection import scores, significance
 from orchestrator.selection.samples_wanted import confirming_samples, family_state, wants
 from orchestrator.selection.study import Study
 
-FIRST_SEED = (
-    100  # of the seeds that `confirming_seeds` gives: more exploring seeds may be added below it
-)
+# First seed of `confirming_seeds`, which leaves room for more exploring seeds below it.
+FIRST_SEED = 100
 PERCENT = 100
-LOOKS = 5  # rounds of seeds at most
-NOMINAL_LEVEL = (
-    0.0158  # of each of LOOKS looks: Jennison and Turnbull 2000, Table 2.1, C_P(5, 0.05) = 2.413
-)
+LOOKS = 5  # rounds of seeds at most, each followed by one look at the data
+# Level of each of LOOKS looks: Jennison and Turnbull 2000, Table 2.1, C_P(5, 0.05) = 2.413.
+NOMINAL_LEVEL = 0.0158
 
 
 def confirming_seeds(experiment: Experiment, count: int) -> list[int]:
     """The first `count` seeds from FIRST_SEED on that take no part in choosing settings."""
     if count < 2:
         raise refuse("--confirm", count, "2 or more: one run says nothing of another")
-    free = (seed for seed in itertools.count(FIRST_SEED) if seed not in experiment.explored_seeds)
-    return list(itertools.islice(free, count))
+    return _unused_seeds(FIRST_SEED, count, experiment.explored_seeds)
+
+
+def _unused_seeds(first: int, count: int, used: Collection[int]) -> list[int]:
+    """The first `count` seeds from `first` on that are not used."""
+    seeds: list[int] = []
+    seed = first
+    while len(seeds) < count:
+        if seed not in used:
+            seeds.append(seed)
+        seed += 1
+    return seeds
 
 
 def level(experiment: Experiment) -> float:
@@ -79,6 +86,7 @@ def confirmations(study: Study) -> Iterator[Confirmation]:
         best = scores.best_of(scores.scored_checkpoints(study, family))
         if best is not None:
             settled.setdefault(family[0][0].setup, {})[method] = list(best.setting), best.step
+    # Rounds are shared by the methods of a setup, so its families are collected before.
     for chosen in settled.values():
         rounds = _rounds(study, chosen)
         for method, (setting, step) in chosen.items():
@@ -86,7 +94,8 @@ def confirmations(study: Study) -> Iterator[Confirmation]:
 
 
 def _confirmation(study: Study, setting: Setting, step: int, rounds: int) -> Confirmation:
-    units, stages = [], []
+    units: list[Unit] = []
+    stages: list[Unit] = []
     for seed in _seeds(study.experiment, rounds):
         *before, trial = with_seed(setting[0], seed, study.experiment, study.runs)
         units.append(trial)
@@ -98,19 +107,21 @@ def _seeds(experiment: Experiment, rounds: int) -> list[int]:
     """`confirm.seeds`, and as many further unused seeds for each later round."""
     first = experiment.confirm.seeds
     used = {*first, *experiment.explored_seeds}
-    further = (seed for seed in itertools.count(max(first) + 1) if seed not in used)
-    return [*first, *itertools.islice(further, (rounds - 1) * len(first))]
+    return [*first, *_unused_seeds(max(first) + 1, (rounds - 1) * len(first), used)]
 
 
 # --- until decided ---
 
 
 def _rounds(study: Study, chosen: Mapping[str, tuple[Setting, int]]) -> dict[str, int]:
-    """Method → rounds of seeds that it wants by now; the looks so far are replayed from the
-    beginning.
+    """Method → rounds of seeds that it wants by now.
+
+    The earlier looks are replayed from the first, so that no decision has to be stored.
     """
     experiment = study.experiment
-    until, rounds = experiment.confirm.until, dict.fromkeys(chosen, 1)
+    until = experiment.confirm.until
+    rounds = dict.fromkeys(chosen, 1)
+    # The looks compare all methods with vanilla at once, so they begin when all are settled.
     if until is None or set(chosen) != set(experiment.confirmed_methods) or REFERENCE not in chosen:
         return rounds
     for look in range(1, LOOKS):
@@ -120,13 +131,18 @@ def _rounds(study: Study, chosen: Mapping[str, tuple[Setting, int]]) -> dict[str
             evaluated = evaluated_units(study, confirmation)
             if len(evaluated) < len(confirmation.units):
                 return rounds  # this round is still being run
-            of_runs[method] = [_score(study, unit, step) for unit in evaluated]
-        undecided = open_methods(of_runs, until)
-        # A method that was decided at an earlier look stays so.
-        going_on = [method for method in undecided if rounds[method] == look]
+            of_runs[method] = []
+            for unit in evaluated:
+                of_runs[method].append(_score(study, unit, step))
+        going_on = False
+        for method in open_methods(of_runs, until):
+            # A method that was decided at an earlier look stays decided, and has fewer rounds.
+            if rounds[method] == look:
+                rounds[method] = look + 1
+                going_on = True
         if not going_on:
             return rounds
-        rounds |= dict.fromkeys([REFERENCE, *going_on], look + 1)
+        rounds[REFERENCE] = look + 1
     return rounds
 
 
@@ -139,14 +155,18 @@ def open_methods(of_runs: Mapping[str, list[Fraction]], until: float) -> list[st
     others = [method for method in of_runs if method != REFERENCE]
     if spread is None or not others:
         return []
-    means = {method: sum(found, Fraction(0)) / len(found) for method, found in of_runs.items()}
-    gaps = [means[method] - means[REFERENCE] for method in others]
-    runs = [len(of_runs[method]) for method in others]
-    reaches = significance.adjusted(
-        gaps, spread, runs, len(of_runs[REFERENCE]), NOMINAL_LEVEL
-    ).reaches
-    undecided = []
-    for method, gap, reach in zip(others, gaps, reaches, strict=True):
+    reference = of_runs[REFERENCE]
+    reference_mean = sum(reference, Fraction(0)) / len(reference)
+    gaps: list[Fraction] = []
+    runs: list[int] = []
+    for method in others:
+        scores_of_runs = of_runs[method]
+        gaps.append(sum(scores_of_runs, Fraction(0)) / len(scores_of_runs) - reference_mean)
+        runs.append(len(scores_of_runs))
+    intervals = significance.adjusted(gaps, spread, runs, len(reference), NOMINAL_LEVEL)
+    undecided: list[str] = []
+    for method, gap, reach in zip(others, gaps, intervals.reaches, strict=True):
+        # The interval gap ± reach holds zero, and does not lie within ± until.
         if abs(gap) <= reach and abs(gap) + reach > until:
             undecided.append(method)
     return undecided
@@ -155,12 +175,12 @@ def open_methods(of_runs: Mapping[str, list[Fraction]], until: float) -> list[st
 def evaluated_units(study: Study, confirmation: Confirmation) -> list[Unit]:
     """The confirming units that have all samples of the step that they confirm, in their order."""
     steps = {unit.id: confirmation.step for unit in confirmation.units}
-    known = replace(study, confirming=steps)
-    return [
-        unit
-        for unit in confirmation.units
-        if study.reader(unit).trained and not confirming_samples(known, unit)
-    ]
+    confirming = replace(study, confirming=steps)
+    evaluated: list[Unit] = []
+    for unit in confirmation.units:
+        if study.reader(unit).trained and not confirming_samples(confirming, unit):
+            evaluated.append(unit)
+    return evaluated
 
 
 def _score(study: Study, unit: Unit, step: int) -> Fraction:
@@ -193,32 +213,29 @@ def with_confirmation(study: Study) -> Study:
 
 
 def unconfirmed_units(study: Study) -> list[Unit]:
-    """Units like those that will confirm the families which are still open; their settings may be
-    others.
+    """Stand-ins for the units that will confirm the open families, so that a plan can count them.
 
-    `study` comes from `with_confirmation`. Units of models that are not made yet are provisional.
+    Each takes the first setting of its family; the family may choose another. `study` comes from
+    `with_confirmation`. Units of models that are not made yet are provisional.
     """
-    known = {(unit.setup, unit.method) for unit in study.units if unit.id in study.confirming}
+    confirmed = {(unit.setup, unit.method) for unit in study.units if unit.id in study.confirming}
     there = {unit.id for unit in study.units}
     units: dict[str, Unit] = {}
     for family in study.families():
-        if family[0][0].method in study.experiment.confirmed_methods and _key(family) not in known:
-            for seed in study.experiment.confirm.seeds:
-                units |= {
-                    unit.id: unit
-                    for unit in with_seed(family[0][0], seed, study.experiment, study.runs)
-                }
-    return [unit for unit in units.values() if unit.id not in there]
+        first = family[0][0]
+        if first.method not in study.experiment.confirmed_methods:
+            continue
+        if (first.setup, first.method) in confirmed:
+            continue
+        for seed in study.experiment.confirm.seeds:
+            for unit in with_seed(first, seed, study.experiment, study.runs):
+                if unit.id not in there:
+                    units[unit.id] = unit
+    return list(units.values())
 
 
 def missing_units(study: Study) -> list[Unit]:
-    """Units that still need work, confirming ones included: training, or samples that are wanted
-    now.
-    """
+    """Units that still need training or samples by now, confirming ones included."""
     study = with_confirmation(study.snapshot())
     wanted = wants(study)
     return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
-
-
-def _key(family: Family) -> tuple[str, str | None]:
-    return family[0][0].setup, family[0][0].method

@@ -21,9 +21,8 @@ def damaged_units(study: Study) -> dict[str, str]:
             _read_all(study, unit)
         except Damaged as error:
             damages[unit.id] = str(error)
-    return damages | _lost_checkpoints(
-        study.with_units([unit for unit in study.units if unit.id not in damages])
-    )
+    readable = [unit for unit in study.units if unit.id not in damages]
+    return damages | _lost_checkpoints(study.with_units(readable))
 
 
 def refuse_damaged(study: Study) -> None:
@@ -49,20 +48,25 @@ def _read_all(study: Study, unit: Unit) -> None:
 
 
 def _lost_checkpoints(study: Study) -> dict[str, str]:
-    """Find units that lack a checkpoint which still wants samples; fully evaluated checkpoints may
-    go.
+    """Find units that lost a checkpoint which still wants samples.
+
+    A checkpoint that has all its samples may be gone. Only its family's state tells whether more
+    are wanted, and computing that raises Damaged if they are.
     """
-    losers = {unit.id for unit in study.units if _lacks_a_checkpoint(study, unit)}
+    losers: set[str] = set()
+    for unit in study.units:
+        run = study.reader(unit)
+        if not set(run.committed_checkpoints()) <= set(run.checkpoints()):
+            losers.add(unit.id)
     damages: dict[str, str] = {}
-    for family in study.families() if losers else []:
+    if not losers:
+        return damages
+    for family in study.families():
         try:
             family_state(study, family)
         except Damaged as error:
-            members = {unit.id for setting in family for unit in setting}
-            damages |= dict.fromkeys(losers & members, str(error))
+            for setting in family:
+                for unit in setting:
+                    if unit.id in losers:
+                        damages[unit.id] = str(error)
     return damages
-
-
-def _lacks_a_checkpoint(study: Study, unit: Unit) -> bool:
-    run = study.reader(unit)
-    return not set(run.committed_checkpoints()) <= set(run.checkpoints())

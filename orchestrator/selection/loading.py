@@ -30,11 +30,11 @@ def load_study(
 ) -> Study:
     """The study of an experiment over its runs folder, with its data folder settled.
 
-    `experiment` is a file, a results folder or the name of a shipped experiment; `overrides` are
-    words such as `training.steps=20`; `methods` keeps only these, by key or label and separated by
-    commas; `confirm` gives so many confirming seeds in place of `confirm.seeds`, and `until` is
-    `confirm.until`. Without `runs` the folder is that of the results folder, else `$TRB_RUNS`, else
-    `runs`. UserError names the mistake.
+    `experiment` is a file, a results folder or the name of a shipped experiment. `overrides` are
+    words such as `training.steps=20`. `methods` keeps only these methods, given by key or label and
+    separated by commas. `confirm` is a number of confirming seeds in place of `confirm.seeds`, and
+    `until` stands for `confirm.until`. Without `runs` the runs folder is the one around the results
+    folder, else `$TRB_RUNS`, else `runs`. Raises UserError for a mistake in any of these.
     """
     path, words = find_experiment(Path(experiment)), list(overrides)
     loaded = load_experiment(path, words)
@@ -52,9 +52,8 @@ def load_study(
     if until is not None:
         loaded = load_experiment(path, words := [*words, f"confirm.until={until:g}"])
         typed += ("--until", f"{until:g}")
-    of_results = (
-        runs_of(path) if runs is None else None
-    )  # the runs folder that a results folder lies in
+    # A results folder lies in its runs folder, which an explicit `runs` overrules.
+    of_results = runs_of(path) if runs is None else None
     runs = of_results or runs or default_runs()
     typed += ("--runs", str(runs)) if of_results is None and runs != Path("runs") else ()
     folder = runs.resolve()
@@ -68,5 +67,6 @@ def load_study(
     study = Study(loaded, expand(loaded, folder), folder, invocation=Invocation(typed))
     try:
         return with_confirmation(study)
-    except Damaged:  # the commands look for damage themselves, and name all of it
+    except Damaged:
+        # The commands look for damage themselves, and name every damaged file instead of one.
         return study

@@ -63,9 +63,10 @@ def votes_of(record: ProblemRecord) -> Votes | None:
         return None
     wrong = dict[str, int]()
     for answer, count in record.answers.items():
-        # An answer can be both: where the grader's deadline has passed, it counts as wrong.
-        if count > record.right_answers.get(answer, 0):
-            wrong[answer] = count - record.right_answers.get(answer, 0)
+        # One text can be right in some samples and wrong in others, when the grader ran out of time.
+        wrong_count = count - record.right_answers.get(answer, 0)
+        if wrong_count > 0:
+            wrong[answer] = wrong_count
     counts = list(wrong.values())
     if len(counts) > 1:
         by_spelling: Counter[str] = Counter()
@@ -100,8 +101,10 @@ def majority_share(votes: Votes, k: int) -> Fraction:
 
 
 def _ways(rivals: list[int], most: int, limit: int) -> dict[tuple[int, int], int]:
-    """(samples of rivals, rivals with `most` of them) → choices of up to `limit` samples in which
-    no rival has more than `most`.
+    """Count the choices of samples of the rivals, with at most `most` from each and `limit` in all.
+
+    The key is (samples chosen, rivals that tie with `most` of them). Adds one rival after another:
+    each choice so far is extended by 0 to `most` of the rival's samples.
     """
     ways = {(0, 0): 1}
     for count in rivals:

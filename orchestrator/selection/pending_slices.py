@@ -20,12 +20,12 @@ from orchestrator.selection.study import Study
 
 @dataclass(frozen=True)
 class PendingSlice:
-    """One part of the samples that a checkpoint lacks; its family waits for no other work if it
-    `decides`.
+    """One part of the samples that a checkpoint lacks.
 
-    The weights are those of the setup's student before any training if it is `untrained`, else
-    those of a checkpoint of the run directory `unit_id`. `score_ids` are the evaluations whose mean
-    is the checkpoint's score, if this is one of them.
+    It `decides` if its family waits for samples alone, with all trials trained. The weights are the
+    setup's student before any training if it is `untrained`, else a checkpoint in the run directory
+    `unit_id`. `score_ids` are the evaluations whose mean is the checkpoint's score; empty for fresh
+    samples, which take no part in that score.
     """
 
     unit_id: str
@@ -58,26 +58,28 @@ class Slicelike(Protocol):
 
 
 def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bool, bool, bool]:
-    """Sort key of slices for an evaluator with these weights and this setup's models, the smallest
-    first.
+    """Sort key of slices for an evaluator that has `loaded` a checkpoint of this setup.
 
-    The evaluator goes on with its checkpoint, else with a slice that decides a family, else in its
-    setup; among equals it takes the first.
+    The evaluator takes the smallest: it goes on with its checkpoint, else with a slice that decides
+    a family, else in its setup. Among equals it takes the first.
     """
     return wanted.checkpoint != loaded, not wanted.decides, wanted.setup != setup
 
 
 def pending_slices(study: Study) -> Iterator[PendingSlice]:
-    """Yield every slice that can and should be sampled now, by family, the oldest checkpoints
-    first.
+    """Yield every slice that can and should be sampled now, by family, oldest checkpoint first.
 
-    Slices of confirming units come last. Slices of a checkpoint whose evaluation failed
-    (`RunReader.evaluation_error`) are left out.
+    Slices of confirming units come last. A checkpoint whose evaluation failed
+    (`RunReader.evaluation_error`) yields none.
     """
     study = with_confirmation(study)
     for family in study.families():
-        units = {unit.id: unit for setting in family for unit in setting}
-        decides = all(study.reader(unit).trained for unit in units.values())
+        units: dict[str, Unit] = {}
+        decides = True
+        for setting in family:
+            for unit in setting:
+                units[unit.id] = unit
+                decides = decides and study.reader(unit).trained
         for unit_id, samplings in family_state(study, family).wants.items():
             for sampling, samples in sorted(samplings.items(), key=lambda item: item[0].step):
                 yield from _slices_of(study, units[unit_id], sampling, samples, decides)
@@ -90,7 +92,8 @@ def _slices_of(
     study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool
 ) -> Iterator[PendingSlice]:
     """Yield the slices that one evaluation of a checkpoint lacks of its first `samples` samples."""
-    evaluation, run = study.setup_of(unit).evaluation, study.reader(unit)
+    evaluation = study.setup_of(unit).evaluation
+    run = study.reader(unit)
     ids = study.evaluation_ids(unit.setup, sampling.repetition)
     evaluation_id = ids[sampling.benchmark]
     if run.evaluation_error(evaluation_id, sampling.step) is not None:

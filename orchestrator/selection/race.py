@@ -18,8 +18,8 @@ rungs at which candidates can leave. By the union bound the pick of the full pro
 with probability at most `error`. A bound on each comparison alone, error / ((C − 1)(R − 1)) for C
 candidates, would charge distant candidates as much as close ones, and takes a third more samples.
 
-**With a zone δ > 0** a race ends once nothing more than δ can be gained. The full means X_j of a
-family are taken for draws of one normal distribution N(μ, T), and the present mean x_j of a
+**With a zone δ > 0** a race ends once it can gain no more than δ. The full means X_j of a
+family are taken for samples of one normal distribution N(μ, T), and the present mean x_j of a
 candidate for X_j plus noise of the variance v_j above. Given x_j, X_j is then normal with mean
 μ + b_j(x_j − μ) and variance b_j·v_j, where b_j = T/(T + v_j). This shrinkage takes from the leader
 its lead by luck, which would be largest where candidates do not differ at all. μ and T are
@@ -37,10 +37,10 @@ Comparing the best of the dropped with the best of the kept is what saves sample
 turn out to be the best, which a comparison with the leader alone ignores.
 
 Each rung has the allowance error / (R − 1), and the unused part of it goes to the next rung. All
-probabilities therefore sum to `error` at most. The losses of all rungs sum to the highest full mean minus the
-winner's, since each rung compares the best before it with the best after it. So under this model
-the full protocol's pick lies more than δ above the winner with probability at most `error`. This is
-a statement about families, averaged over families like this one, and not a bound for each family.
+probabilities therefore sum to `error` at most. The losses of all rungs sum to the highest full mean
+minus the winner's, since each rung compares the best before it with the best after it. So under
+this model the full protocol's pick lies more than δ above the winner with probability at most
+`error`. The bound holds on average over families like this one, and not for each family.
 
 Both bounds rest on normal approximations. Simulations check them, also in worlds without any true
 difference (`tests/selection/test_race.py`, `python -m benchmarks.race`).
@@ -67,8 +67,9 @@ SPREADS, WIDEST = 24, 4.0
 
 @dataclass(frozen=True)
 class Counts:
-    """One benchmark: `correct` out of `n`, each (candidates, problems × seeds); `full` is the
-    protocol's n.
+    """One benchmark: `correct` out of `n` samples, each (candidates, problems × seeds).
+
+    `full` is the n of the full protocol.
     """
 
     correct: NDArray[np.int64]
@@ -86,7 +87,9 @@ class Race:
         self._indifference = indifference
         self._of_a_rung = error / max(rungs - 1, 1)
         self._unused = 0.0  # of the allowances of earlier rungs
-        self._left: list[tuple[Floats, Floats]] = []  # means and variances of those that left
+        # Of the candidates that left, by rung.
+        self._left_means: list[Floats] = []
+        self._left_variances: list[Floats] = []
 
     def survivors(self, benchmarks: Sequence[Counts]) -> NDArray[np.bool_]:
         """(candidates,) True for those that stay; call it with the survivors' counts at each rung.
@@ -94,13 +97,15 @@ class Race:
         The race is over when one stays.
         """
         means = np.mean([_mean(counts) for counts in benchmarks], axis=0)
+        # The variance of a mean over B independent benchmarks is the mean variance divided by B.
         variances = np.mean([_variance(counts) for counts in benchmarks], axis=0) / len(benchmarks)
         if self._indifference == 0:
             return _may_still_win(means, variances, self._of_a_rung)
         allowance = self._unused + self._of_a_rung
         alive, used = self._worth_keeping(means, variances, allowance)
         self._unused = allowance - used
-        self._left.append((means[~alive], variances[~alive]))
+        self._left_means.append(means[~alive])
+        self._left_variances.append(variances[~alive])
         return alive
 
     def _worth_keeping(
@@ -108,15 +113,17 @@ class Race:
     ) -> tuple[NDArray[np.bool_], float]:
         """The candidates that stay, and how much of the allowance dropping the others uses."""
         order = np.argsort(-means, kind="stable")
-        family = [*self._left, (means, variances)]
+        # Candidates that left count for μ and T, else each rung would see only the luckier ones.
+        family_means = np.concatenate([*self._left_means, means])
+        family_variances = np.concatenate([*self._left_variances, variances])
         expected, deviations = _full_means(
-            means[order],
-            variances[order],
-            np.concatenate([of_means for of_means, _ in family]),
-            np.concatenate([of_variances for _, of_variances in family]),
+            means[order], variances[order], family_means, family_variances
         )
-        kept, used = 1, _chances_of_loss(expected, deviations, self._indifference)[0]
+        kept = 1
+        used = _chances_of_loss(expected, deviations, self._indifference)[0]
         if used > allowance:
+            # The zone is spent on the end of a race alone: before it, nothing may be lost at all,
+            # so that the losses of the rungs do not add up to several δ.
             losses = _chances_of_loss(expected, deviations, 0.0)
             kept += int(np.argmax(losses <= allowance))
             used = losses[kept - 1]
@@ -126,9 +133,7 @@ class Race:
 
 
 def _may_still_win(means: Floats, variances: Floats, allowance: float) -> NDArray[np.bool_]:
-    """All but the candidates least likely to end above the leader, whose chances of it sum to the
-    allowance.
-    """
+    """Drop the candidates least likely to end above the leader, as many as the allowance covers."""
     leader = means.argmax()
     ends_above = _ends_above(means[leader] - means, np.sqrt(variances + variances[leader]))
     ends_above[leader] = 1.0
@@ -139,13 +144,12 @@ def _may_still_win(means: Floats, variances: Floats, allowance: float) -> NDArra
 
 
 def _ends_above(gaps: Floats, deviations: Floats) -> Floats:
-    """Probability that a normal variable of these deviations exceeds the gap; 1 for a gap of 0
-    without deviation.
-    """
-    found = np.where(gaps > 0, 0.0, 1.0)
+    """Φ(−gap ÷ deviation) of each; without deviation 1 for a gap of 0, and 0 for a larger one."""
+    chances = np.where(gaps > 0, 0.0, 1.0)
     for index in np.flatnonzero(deviations > 0):
-        found[index] = math.erfc(gaps[index] / deviations[index] / math.sqrt(2)) / 2
-    return found
+        # Φ(−x) = erfc(x ÷ √2) ÷ 2. The math module spares the import of scipy.
+        chances[index] = math.erfc(gaps[index] / deviations[index] / math.sqrt(2)) / 2
+    return chances
 
 
 def _full_means(
@@ -174,8 +178,10 @@ def _full_means(
 
 
 def _chances_of_loss(means: Floats, deviations: Floats, zone: float) -> Floats:
-    """P(the best after the first k lies more than `zone` above the best of the first k), for k = 1,
-    2, …, (candidates,). The leader comes first.
+    """P(dropping all but the first k loses more than `zone`) for k = 1, 2, …, (candidates,).
+
+    The leader comes first. The integral of the module's docstring is a sum over NODES: both factors
+    are cumulative products of normal distribution functions, so that all k take one pass.
     """
     from scipy.special import ndtr  # half a second to import
 
@@ -197,9 +203,7 @@ def _mean(counts: Counts) -> Floats:
 
 
 def _variance(counts: Counts) -> Floats:
-    """(candidates,) variance of the mean of `full` samples around the mean of the samples taken so
-    far.
-    """
+    """Variance of the mean of `full` samples around the mean of the samples so far, (candidates,)."""
     of_problems = _spread(counts) * (1 / counts.n - 1 / counts.full).clip(min=0)
     return of_problems.mean(axis=1) / counts.n.shape[1]
 

@@ -1,8 +1,7 @@
-"""Chooses the folder of an experiment's results: one folder for one experiment, however it is
-edited or overridden.
+"""Chooses the folder of an experiment's results, one for all edits that change no number.
 
 `runs/results/<name>/experiment.yaml` holds the resolved experiment and a digest of all settings
-that rows and numbers rest on. If `<name>` belongs to another digest, or overrides change the
+that its rows and numbers depend on. If `<name>` belongs to another digest, or overrides change the
 numbers, the folder is `<name>-<digest>`. `submits.jsonl` beside it has a line for each submit that
 had work to run: user, time, command and code.
 """
@@ -20,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment
+from orchestrator.config import Evaluation, Experiment
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
 from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically, write_once
@@ -29,14 +28,16 @@ from orchestrator.selection.study import Study
 
 SUBMITS = "submits.jsonl"
 SUBMIT_KEYS = ("at", "command", "user", "host", "version")
-# Overrides that change neither a row nor a number.
-NEUTRAL = ("runtime.", "data_dir=", "name=")
+# Overrides that change neither a row nor a number, and the keys of setups among them.
+NEUTRAL = ("runtime.", "data_dir=", "name=", "evaluation.keep_texts=")
+UNCOUNTED = {(Evaluation, "keep_texts")}
 PICTURES = (".png", ".pdf")
 
 
 def content_digest(experiment: Experiment) -> str:
-    """8 hex digits over setups, methods and all seeds. Defaults do not count, so later keys keep
-    the digest.
+    """8 hex digits over setups, methods and all seeds.
+
+    Values equal to their default do not count, so that keys of later versions keep the digest.
     """
     counted: list[Any] = [
         experiment.setups,
@@ -49,9 +50,19 @@ def content_digest(experiment: Experiment) -> str:
     return digest([_differences(part) for part in counted])
 
 
+def runs_digest(study: Study) -> str:
+    """8 hex digits over the ids of the units and evaluations."""
+    ids: list[Any] = [sorted(unit.id for unit in study.units)]
+    for name in study.experiment.setups:
+        ids.append(study.evaluation_ids(name))
+    return digest(ids)
+
+
 def settled_name(experiment: Experiment, overrides: Sequence[str], runs: Path) -> str:
-    """The name of the results folder, until other results are written: `<name>` or
-    `<name>-<digest>`.
+    """The name of the results folder: `<name>`, or `<name>-<digest>` if that is another's.
+
+    An experiment whose overrides change numbers takes the longer name from the start: the plain
+    name belongs to the file without overrides.
     """
     own = content_digest(experiment)
     longer = f"{experiment.name}-{own}"
@@ -70,10 +81,10 @@ def folder_of(name: str, runs: Path) -> Path:
 def claim(study: Study) -> Path:
     """Make the experiment's results folder, record it as its own, and return it.
 
-    The folder holds no figures or pages of other runs. If the ids of units or evaluations differ
-    from the recorded ones, as with models made anew on another machine, the pictures of the others
-    are removed. Only then, and at first, is the record written: later looks, with another runtime
-    or from another folder, leave it alone.
+    The folder holds no figures or pages of other runs: if the ids of units or evaluations differ
+    from the recorded ones, as with models made anew on another machine, older pictures are removed.
+    The record is written at first and in this case only, so that commands with another runtime or
+    another working folder leave it alone.
     """
     own = content_digest(study.experiment)
     for name in (study.experiment.name, f"{study.experiment.name}-{own}"):
@@ -83,24 +94,17 @@ def claim(study: Study) -> Path:
             write_once(folder / RECORD, f"digest: {own}\n")
         if _recorded(folder, "digest") == own:
             break
-    of = digest(
-        [
-            sorted(unit.id for unit in study.units),
-            *(study.evaluation_ids(name) for name in study.experiment.setups),
-        ]
-    )
-    if _recorded(folder, "runs") != of:
+    runs = runs_digest(study)
+    if _recorded(folder, "runs") != runs:
         for path in _pictures(folder, study.experiment):
             path.unlink()
         experiment = replace(study.experiment, name=folder.name)
-        write_atomically(folder / RECORD, resolved_text(experiment, {"digest": own, "runs": of}))
+        write_atomically(folder / RECORD, resolved_text(experiment, {"digest": own, "runs": runs}))
     return folder
 
 
 def note_submit(study: Study) -> None:
-    """Add a line on this submit to the experiment's results folder: command, time, user, machine
-    and code.
-    """
+    """Add a line on this submit to the results folder: time, command, user, machine and code."""
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": study.invocation.command("submit"),
@@ -121,43 +125,43 @@ def _user() -> str:
 
 
 def submits(folder: Path) -> list[dict[str, str]]:
-    """The lines that `note_submit` wrote to a results folder, in order; torn or foreign lines are
-    left out.
+    """The lines that `note_submit` wrote to a results folder, in order.
+
+    Leaves out lines that a kill tore, or that another program wrote.
     """
     try:
         lines = (folder / SUBMITS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    found = []
+    complete: list[dict[str, str]] = []
     for line in lines:
         try:
             values = json.loads(line)
         except ValueError:
             continue
-        if isinstance(values, dict) and all(
-            isinstance(values.get(key), str) for key in SUBMIT_KEYS
-        ):
-            found.append(values)
-    return found
+        if not isinstance(values, dict):
+            continue
+        if all(isinstance(values.get(key), str) for key in SUBMIT_KEYS):
+            complete.append(values)
+    return complete
 
 
 def _differences(value: Any) -> Any:
     """Map a configuration object to its values that differ from the default."""
     if is_dataclass(value) and not isinstance(value, type):
         default = type(value)()
-        names = [field.name for field in fields(value)]
-        return {
-            name: _differences(getattr(value, name))
-            for name in names
-            if _is_set(value, default, name)
-        }
+        changed: dict[str, Any] = {}
+        for field in fields(value):
+            own = getattr(value, field.name)
+            counts = (type(value), field.name) not in UNCOUNTED
+            if counts and own != getattr(default, field.name):
+                changed[field.name] = _differences(own)
+        return changed
     if isinstance(value, dict):
-        return {key: _differences(own) for key, own in value.items()}
-    return [_differences(own) for own in value] if isinstance(value, list) else value
-
-
-def _is_set(value: Any, default: Any, name: str) -> bool:
-    return getattr(value, name) != getattr(default, name)
+        return {key: _differences(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_differences(item) for item in value]
+    return value
 
 
 def _recorded(folder: Path, key: str) -> str | None:
@@ -172,16 +176,16 @@ def _recorded(folder: Path, key: str) -> str | None:
 
 def _is_free(folder: Path) -> bool:
     """Whether the folder is missing or holds no visible file."""
-    return not folder.exists() or (
-        folder.is_dir() and not any(not p.name.startswith(".") for p in folder.iterdir())
-    )
+    if not folder.exists():
+        return True
+    return folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def _pictures(folder: Path, experiment: Experiment) -> Iterator[Path]:
     """The page, and the figures of the experiment's setups."""
+    endings = tuple(f"-{setup}" for setup in experiment.setups)
+    # A list, since the caller removes files of the folder meanwhile.
     for path in list(folder.iterdir()):
-        figure = path.suffix in PICTURES and any(
-            path.stem.endswith(f"-{setup}") for setup in experiment.setups
-        )
-        if figure or path.name == "report.html":
+        is_figure = path.suffix in PICTURES and path.stem.endswith(endings)
+        if is_figure or path.name == "report.html":
             yield path

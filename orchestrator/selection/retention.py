@@ -1,10 +1,9 @@
-"""Drops checkpoints under `runtime.keep: best`: keeps those that may still want samples, then only
-the best.
+"""Drops the checkpoints that no selection needs any more, under `runtime.keep: best`.
 
-In a race, and where scores are averaged over seeds, other trials decide which checkpoints may want
-samples: there all checkpoints stay until the family's selection is final. Elsewhere only a trial's
-own best can be selected. A confirming unit keeps the step that it confirms. A trial in training
-keeps all its checkpoints.
+In a race, or with scores averaged over seeds, other trials decide which checkpoints want samples:
+all checkpoints stay until the family's selection is final, then the best stays. Otherwise a trial
+selects among its own checkpoints, and keeps its best once it wants no more samples. A confirming
+unit keeps the step that it confirms. A trial in training keeps all its checkpoints.
 """
 
 from __future__ import annotations
@@ -33,18 +32,20 @@ def prune(study: Study) -> None:
         if not first.is_trial:
             continue
         state = family_state(study, family)
+        final: list[Setting] = []
         if scores.decided_by_family(study.experiment, first):
-            final = family if state.settled and not state.wants else []
+            if state.settled and not state.wants:
+                final = family
         else:
-            wanting = set()
+            # Fresh samples go to the selected checkpoint, which stays anyway: only the samples that
+            # select (repetition 0) make a trial keep the others.
+            wanting: set[str] = set()
             for unit_id, samplings in state.wants.items():
                 if any(sampling.repetition == 0 for sampling in samplings):
                     wanting.add(unit_id)
-            final = [
-                [unit]
-                for (unit,) in family
-                if study.reader(unit).trained and unit.id not in wanting
-            ]
+            for (unit,) in family:
+                if study.reader(unit).trained and unit.id not in wanting:
+                    final.append([unit])
         for setting in final:
             best = scores.best_of(scores.scored_checkpoints(study, [setting]))
             if best is not None:
@@ -55,9 +56,7 @@ def prune(study: Study) -> None:
 
 
 def _keep(study: Study, setting: Setting, step: int) -> None:
-    """Drop all checkpoints but one; those of a setting whose step is not there, for example after a
-    drop, stay.
-    """
+    """Drop all checkpoints of a setting but one; a unit that lacks this one keeps its others."""
     for unit in setting:
         checkpoints = set(study.reader(unit).checkpoints())
         if step in checkpoints and checkpoints - {step}:

@@ -1,24 +1,29 @@
-"""Finds the samples that an experiment still needs: a projection of its run directories, equal
-after any kill.
+"""Finds the samples that an experiment still needs, as a projection of its run directories.
 
 A checkpoint gets the first rung of samples as soon as it exists. Once all trials of a family are
-trained, its race is replayed from the counts at each rung, and the survivors get the next rung. A
-union bound shares `evaluation.error` among the rungs (`selection.race` derives it). Under
-`budget: full` the first rung is the last. When no more samples
-are wanted, the checkpoint selected in the family gets fresh samples, which take no part in
-selection. The survivors of a race get all n samples before that. With an indifference zone a race may
-end with fewer samples, and only the winner gets n samples: fresh ones.
+trained, its race is replayed from the counts at each rung, and the survivors get the next rung.
+Under `budget: full` the first rung is the last. After its race a family's selected checkpoint gets
+fresh samples, which take no part in selection. The survivors of a race get all n samples before
+that. With an indifference zone a race may end with fewer samples, and only
+the winner gets n samples: fresh ones.
+
+The bound of `selection.race`: with R rungs, the candidates that leave at one of them would have been
+the pick of the full protocol with probabilities that sum to at most `evaluation.error` ÷ (R − 1). With
+a zone δ, the same allowance holds for losing more than δ points, and its unused part goes to the next
+rung. By the union bound a race errs with probability `evaluation.error` at most.
 
 A rung is a number of samples for each problem. A repetition of an evaluation takes independent
 samples: repetition 0 selects, `FRESH` does not. A family is settled when more samples cannot change
 its selection.
 
 No decision is stored. Slices end where rungs do, so the counts at each rung are sums over slices:
-every caller replays the same race on the same numbers and comes to the same answer.
+every caller, also after a kill, replays the same race on the same numbers and comes to the same
+answer.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +42,7 @@ Wants = dict[str, dict[Sampling, int]]  # unit id → samples for each problem; 
 
 @dataclass(frozen=True)
 class FamilyState:
-    """The samples that a family wants now; `settled` once more samples cannot change its selection."""
+    """The samples that a family wants now; `settled` once its selection cannot change any more."""
 
     wants: Wants
     settled: bool
@@ -45,14 +50,16 @@ class FamilyState:
 
 def wants(study: Study) -> Wants:
     """Samples that can and should be taken now."""
-    of_families = [family_state(study, family).wants for family in study.families()]
-    return _union([*of_families, *(confirming_samples(study, unit) for unit in study.units)])
+    parts: list[Wants] = []
+    for family in study.families():
+        parts.append(family_state(study, family).wants)
+    for unit in study.units:
+        parts.append(confirming_samples(study, unit))
+    return _union(parts)
 
 
 def confirming_samples(study: Study, unit: Unit) -> Wants:
-    """Fresh samples that a confirming unit still needs of the step it confirms; none of any other
-    unit.
-    """
+    """Fresh samples that a confirming unit still needs of the step it confirms; else none."""
     step = study.confirming.get(unit.id)
     if step is None or not study.reader(unit).trained:
         return {}
@@ -61,22 +68,23 @@ def confirming_samples(study: Study, unit: Unit) -> Wants:
 
 
 def family_state(study: Study, family: Family) -> FamilyState:
-    """Compute a family's wants: first rungs, then its race's rungs, then the selected checkpoint's
-    fresh samples.
+    """Compute a family's wants: first rungs, then rungs of its race, then fresh samples.
 
     Raises Damaged if a checkpoint was lost that still wants samples.
     """
     evaluation = study.setup_of(family[0][0]).evaluation
-    members = [unit for setting in family for unit in setting]
-    at_once = evaluation_protocol.samples_at_once(evaluation, members[0])
-    first_rungs = _union(
-        _lacking(study, [unit], step, at_once)
-        for unit in members
-        for step in _kept_checkpoints(study, unit)
-    )
+    at_once = evaluation_protocol.samples_at_once(evaluation, family[0][0])
+    parts: list[Wants] = []
+    trained = True
+    for setting in family:
+        for unit in setting:
+            if unit.trains and not study.reader(unit).trained:
+                trained = False
+            for step in _kept_checkpoints(study, unit):
+                parts.append(_lacking(study, [unit], step, at_once))
+    first_rungs = _union(parts)
     # A race is decided among all checkpoints of a family, and a later one could change which are
     # dropped. So no race begins before every trial is trained and has its first samples.
-    trained = all(study.reader(unit).trained for unit in members if unit.trains)
     if first_rungs or not trained:
         return FamilyState(first_rungs, settled=False)
     next_rung = _next_rung(study, family)
@@ -86,19 +94,18 @@ def family_state(study: Study, family: Family) -> FamilyState:
 
 
 def _next_rung(study: Study, family: Family) -> Wants:
-    """The samples that the first incomplete rung of a family's race still needs; empty once the
-    race is over.
+    """The samples that the first incomplete rung of a race still needs; empty after the race.
 
-    The race is replayed from its beginning, each rung on the counts of the time when that rung was
-    complete.
+    The race is replayed from its beginning. Each rung counts the samples that it had when it was
+    complete, so that samples of later rungs change no earlier decision.
     """
-    setup = study.setup_of(family[0][0])
-    rungs = evaluation_protocol.rungs(setup.evaluation)
-    evaluation = setup.evaluation
+    evaluation = study.setup_of(family[0][0]).evaluation
+    rungs = evaluation_protocol.rungs(evaluation)
     bound = race.Race(evaluation.error, len(rungs), evaluation.indifference / 100)
-    rivals = [
-        (setting, step) for setting in family for step in scores.evaluated_steps(study, setting)
-    ]
+    rivals: list[Rival] = []
+    for setting in family:
+        for step in scores.evaluated_steps(study, setting):
+            rivals.append((setting, step))
     for rung in rungs[:-1]:
         if len(rivals) < 2:
             break  # a sole survivor skips the rungs between and gets all samples at once
@@ -108,7 +115,7 @@ def _next_rung(study: Study, family: Family) -> Wants:
         if len(rivals) > 1:  # else the others have just left, and nothing is left to compare
             counts = [_counts(study, benchmark, rivals, n) for benchmark, n in rung.items()]
             alive = bound.survivors(counts)
-            rivals = [rival for rival, lives in zip(rivals, alive, strict=True) if lives]
+            rivals = list(itertools.compress(rivals, alive))
     if evaluation.indifference and evaluation.rescore and _is_selected(study, family, rivals):
         return {}
     _, needed = _able_rivals(study, rivals, rungs[-1])
@@ -118,8 +125,8 @@ def _next_rung(study: Study, family: Family) -> Wants:
 def _is_selected(study: Study, family: Family, rivals: Sequence[Rival]) -> bool:
     """Whether a sole rival is the selected checkpoint already.
 
-    It is not if another has more samples, for example from an evaluation in full: checkpoints with
-    the most samples come first (`scores.best_of`). The winner then needs all samples, too.
+    A checkpoint with more samples, for example from an evaluation in full, is selected before it
+    (`scores.best_of`). The winner of the race then needs all samples, too.
     """
     best = scores.best_of(scores.scored_checkpoints(study, family))
     return best is not None and rivals == [(list(best.setting), best.step)]
@@ -131,8 +138,7 @@ def _able_rivals(
     """Rivals that have or can still get the samples of a rung, and the samples that they lack.
 
     A checkpoint that was dropped, for example under another `budget`, cannot be sampled again. It
-    leaves the race at the first rung that it lacks: its counts are comparable with the others up to
-    there.
+    leaves the race at the first rung that it lacks, up to which its counts are comparable.
     """
     able: list[Rival] = []
     needed: list[Wants] = []
@@ -167,15 +173,18 @@ def _lacking(
     """
     lacking: Wants = {}
     for unit in setting:
-        run, ids = study.reader(unit), study.evaluation_ids(unit.setup, repetition)
+        run = study.reader(unit)
+        ids = study.evaluation_ids(unit.setup, repetition)
         for benchmark, n in wanted.items():
-            have = scores.tally(run, ids[benchmark], step)
-            if have is None or have.samples < n:
-                if step in set(run.committed_checkpoints()) - set(run.checkpoints()):
-                    raise damaged(
-                        run.checkpoint_path(step), "is gone before it was evaluated", run.remedy
-                    )
-                lacking.setdefault(unit.id, {})[Sampling(benchmark, step, repetition)] = n
+            counts = scores.tally(run, ids[benchmark], step)
+            if counts is not None and counts.samples >= n:
+                continue
+            # A dropped checkpoint is not committed any more, so this one vanished on its own.
+            if step in set(run.committed_checkpoints()) - set(run.checkpoints()):
+                raise damaged(
+                    run.checkpoint_path(step), "is gone before it was evaluated", run.remedy
+                )
+            lacking.setdefault(unit.id, {})[Sampling(benchmark, step, repetition)] = n
     return lacking
 
 
@@ -190,19 +199,22 @@ def _is_kept(study: Study, setting: Sequence[Unit], step: int) -> bool:
 
 
 def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> race.Counts:
-    """Counts of the rivals on one benchmark at the rung of n samples, with a setting's seeds side
-    by side.
+    """Counts of the rivals on one benchmark at the rung of n samples.
+
+    The problems of a setting's seeds stand side by side, as if they were different problems.
     """
-    correct, samples = [], []
+    correct = []
+    samples = []
     for setting, step in rivals:
-        ids = study.evaluation_ids(setting[0].setup)
-        seeds = [scores.tally_at(study.reader(unit), ids[benchmark], step, n) for unit in setting]
-        correct.append(np.concatenate([seed.correct for seed in seeds]))
-        samples.append(np.concatenate([seed.n for seed in seeds]))
+        evaluation_id = study.evaluation_ids(setting[0].setup)[benchmark]
+        for unit in setting:
+            counts = scores.tally_at(study.reader(unit), evaluation_id, step, n)
+            correct.append(counts.correct)
+            samples.append(counts.n)
     evaluation = study.setup_of(rivals[0][0][0]).evaluation
     return race.Counts(
-        np.stack(correct),
-        np.stack(samples),
+        np.concatenate(correct).reshape(len(rivals), -1),
+        np.concatenate(samples).reshape(len(rivals), -1),
         evaluation_protocol.full_samples(evaluation, benchmark),
     )
 

@@ -30,10 +30,9 @@ from orchestrator.selection.study import Study
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """One benchmark at one checkpoint of one unit: `correct` out of `n` samples of each problem,
-    (problems,).
+    """One benchmark at one checkpoint of one unit: `correct` out of `n` samples, (problems,) each.
 
-    `problems` names them if the counts come from a run directory. `votes` are needed by maj@k alone.
+    `problems` names them if the counts come from a run directory. Only maj@k needs `votes`.
     """
 
     n: NDArray[np.int64]
@@ -43,15 +42,19 @@ class Tally:
 
     @cached_property
     def pass_at_1(self) -> Fraction:
-        """See `pass_at_1`."""
-        right = {int(n): int(self.correct[self.n == n].sum()) for n in np.unique(self.n)}
-        return sum((Fraction(c, n) for n, c in right.items()), Fraction(0)) / len(self.n)
+        """Mean over problems of c/n, exact (paper, "Evaluation Protocol")."""
+        # Fractions are slow, so problems with the same n are summed as integers first.
+        total = Fraction(0)
+        for n in np.unique(self.n):
+            total += Fraction(int(self.correct[self.n == n].sum()), int(n))
+        return total / len(self.n)
 
     def score(self, metric: Metric) -> Fraction:
         """Mean over problems, exact."""
         if metric == PASS_AT_1:
             return self.pass_at_1
         total = Fraction(0)
+        # Few shares differ, so that each is added once, times its number of problems.
         for share, times in Counter(self._exact_shares(metric)).items():
             total += times * share
         return total / len(self.n)
@@ -65,9 +68,11 @@ class Tally:
     def _exact_shares(self, metric: Metric) -> Iterator[Fraction]:
         if metric.kind == "maj":
             assert len(self.votes) == len(self.n), "counts without answers have no majority"
-            return (majority_share(votes, metric.k) for votes in self.votes)
-        counts = zip(self.n.tolist(), self.correct.tolist(), strict=True)
-        return (pass_share(n, correct, metric.k) for n, correct in counts)
+            for votes in self.votes:
+                yield majority_share(votes, metric.k)
+        else:
+            for n, correct in zip(self.n.tolist(), self.correct.tolist(), strict=True):
+                yield pass_share(n, correct, metric.k)
 
     @property
     def samples(self) -> int:
@@ -101,10 +106,11 @@ def tally(run: RunReader, evaluation_id: str, step: int) -> Tally | None:
 
 
 def tally_with_votes(run: RunReader, evaluation_id: str, step: int) -> Tally | None:
-    """The same with each problem's votes, which takes ten times as long; None without an evaluation,
-    and where an evaluator did not note which answers were right.
+    """Like `tally`, with each problem's votes, which takes ten times as long.
+
+    None without an evaluation, and also if an evaluator did not note which answers were right.
     """
-    votes = []
+    votes: list[Votes] = []
     for record in run.evaluation(evaluation_id, step) or ():
         of_problem = votes_of(record)
         if of_problem is None:
@@ -146,9 +152,11 @@ def mean_score(run: RunReader, evaluation_ids: list[str], step: int) -> float | 
 
 def trajectory(run: RunReader, evaluation_ids: list[str]) -> dict[int, Fraction]:
     """Mean pass@1 by step, for the checkpoints that all benchmarks have."""
-    first, *others = (set(run.evaluated_steps(each)) for each in evaluation_ids)
-    means = {}
-    for step in sorted(first.intersection(*others)):
+    steps = set(run.evaluated_steps(evaluation_ids[0]))
+    for evaluation_id in evaluation_ids[1:]:
+        steps &= set(run.evaluated_steps(evaluation_id))
+    means: dict[int, Fraction] = {}
+    for step in sorted(steps):
         mean = exact_mean(benchmark_scores(run, evaluation_ids, step))
         if mean is not None:
             means[step] = mean
@@ -176,24 +184,24 @@ def highest(means: dict[int, Fraction]) -> int | None:
 
 
 def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
-    """Whether a trial alone cannot decide which checkpoints may be selected: in a race, or averaged
-    over seeds.
-    """
+    """Whether other trials decide which checkpoints may be selected: in a race, or over seeds."""
     budget = experiment.setups[unit.setup].evaluation.budget
     return budget == "adaptive" or len(experiment.seeds_of(unit.method)) > 1
 
 
 def scored_checkpoints(study: Study, family: Family) -> list[ScoredCheckpoint]:
     """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
-    found = []
+    scored: list[ScoredCheckpoint] = []
     for setting in family:
-        found += [_scored(study, setting, step) for step in evaluated_steps(study, setting)]
-    return found
+        for step in evaluated_steps(study, setting):
+            scored.append(_scored(study, setting, step))
+    return scored
 
 
 def evaluated_steps(study: Study, setting: Setting) -> list[int]:
-    """Steps at which all seeds have all benchmarks; step 0 counts only for the untrained student
-    itself.
+    """Steps at which all seeds have all benchmarks, without step 0 of a trial.
+
+    Step 0 is the untrained student, which is a setting of its own.
     """
     ids = study.evaluation_ids(setting[0].setup).values()
     common: set[int] | None = None
@@ -206,11 +214,10 @@ def evaluated_steps(study: Study, setting: Setting) -> list[int]:
 
 
 def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
-    """The highest mean among those with the most samples; ties go to the earlier step, then to the
-    grid's order.
+    """The highest mean among those with the most samples; ties go to the earlier step, then setting.
 
-    A race is therefore judged on its survivors. A checkpoint with fewer samples wins only if no
-    other exists (paper, "Evaluation Protocol", for the full one).
+    A race is therefore judged on its survivors, whose samples are the most. Without a race all have
+    the same samples, and this is the paper's "Evaluation Protocol".
     """
     most = max((candidate.sampled for candidate in candidates), default=None)
     pool = [candidate for candidate in candidates if candidate.sampled == most]
@@ -219,22 +226,28 @@ def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
 
 def _scored(study: Study, setting: Setting, step: int) -> ScoredCheckpoint:
     """Score a checkpoint that all seeds have; the seed with the fewest samples counts for all."""
-    evaluation, means, sampled = study.setup_of(setting[0]).evaluation, [], Fraction(0)
-    for benchmark, evaluation_id in study.evaluation_ids(setting[0].setup).items():
-        tallies = []
+    evaluation = study.setup_of(setting[0]).evaluation
+    evaluation_ids = study.evaluation_ids(setting[0].setup)
+    total = Fraction(0)
+    sampled = Fraction(0)
+    for benchmark, evaluation_id in evaluation_ids.items():
+        wanted = evaluation_protocol.full_samples(evaluation, benchmark)
+        fewest = wanted
         for unit in setting:
             counts = tally(study.reader(unit), evaluation_id, step)
             assert counts is not None, "only evaluated checkpoints are candidates"
-            tallies.append(counts)
-        means.append(sum((counts.pass_at_1 for counts in tallies), Fraction(0)) / len(tallies))
-        wanted = evaluation_protocol.full_samples(evaluation, benchmark)
-        sampled += Fraction(min(wanted, *(counts.samples for counts in tallies)), wanted)
-    return ScoredCheckpoint(tuple(setting), step, sum(means, Fraction(0)) / len(means), sampled)
+            total += counts.pass_at_1
+            fewest = min(fewest, counts.samples)
+        sampled += Fraction(fewest, wanted)
+    # Each benchmark has the same seeds, so the mean over both is the mean of the means over seeds.
+    mean = total / (len(setting) * len(evaluation_ids))
+    return ScoredCheckpoint(tuple(setting), step, mean, sampled)
 
 
 def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
-    """Counts at each number of samples that all problems had, fewest first; cached while no slice
-    changes.
+    """Counts at each number of samples that all problems had, fewest first.
+
+    Cached twice: by a snapshot for one look, and by this process until a slice changes on disk.
     """
     return run.once(
         ("tallies", evaluation_id, step), lambda: _known_tallies(run, evaluation_id, step)
@@ -259,12 +272,17 @@ _SUMMED: dict[
 def _sum_slices(
     run: RunReader, evaluation_id: str, step: int, slices: Sequence[Slice]
 ) -> tuple[Tally, ...]:
+    """Add up the counts of slices, and keep the sum at each number of samples that all problems had.
+
+    `slices` are in order of their first sample.
+    """
     complete = complete_samples(slices)
     if not complete:
         return ()
     names = [""] * slices[0].problems
     correct = np.zeros(len(names), dtype=np.int64)
-    tallies, added = [], 0
+    tallies: list[Tally] = []
+    added = 0
     for n in complete:
         while added < len(slices) and slices[added].sample < n:
             part = slices[added]
@@ -278,5 +296,5 @@ def _sum_slices(
 
 @cache
 def _shared(problems: tuple[str, ...]) -> tuple[str, ...]:
-    """Return one tuple for all checkpoints with the same problems, which thousands of files repeat."""
+    """Return one tuple for all checkpoints with the same problems, which saves memory."""
     return problems

@@ -28,10 +28,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Audited:
-    """The disagreements on one benchmark, in responses with an answer.
+    """The disagreements on one benchmark, counted in responses with an answer.
 
-    `refused`: right by the sweep's grader alone; `accepted`: right by math-verify alone;
-    `undecided`: math-verify gave no verdict in time. Those count as no disagreement.
+    math-verify alone `refused` or `accepted` an answer on which the sweep's grader decided
+    otherwise. `undecided` answers, without a verdict of math-verify in time, are no disagreements.
     """
 
     setup: str
@@ -78,9 +78,9 @@ def read_audit(folder: Path) -> list[Audited]:
     path = folder / AUDIT
     if not path.is_file():
         return []
-    found = []
+    audits: list[Audited] = []
     for row in json.loads(path.read_text(encoding="utf-8"))["audit"]:
-        row.pop("rate")
+        row.pop("rate")  # a property, which is written for readers of the file
         examples = [Example(**example) for example in row.pop("examples")]
-        found.append(Audited(**row, examples=examples))
-    return found
+        audits.append(Audited(**row, examples=examples))
+    return audits

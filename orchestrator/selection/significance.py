@@ -1,16 +1,14 @@
-"""Intervals and p-values over training runs: t, with the variance between seeds pooled over the
-methods of a setup. Every p-value of a table is computed here.
+"""Computes every interval and p-value of a table, over training runs, by Student's t.
 
-What differs from one training run to the next is far more than what differs from one set of
-problems to the next, and a handful of seeds is too few for a bootstrap. All methods of a setup take
-the same number of steps on the same data. Their runs are taken to scatter alike, so each method adds
-its degrees of freedom to one variance:
+Training runs differ far more from each other than sets of problems do, and a handful of seeds is
+too few for a bootstrap. All methods of a setup take the same number of steps on the same data.
+Their runs are taken to scatter alike, so each method adds its degrees of freedom to one variance:
 
     s² = Σ_m Σ_i (x_mi − x̄_m)² / Σ_m (n_m − 1)
 
 where x_mi is the score of method m's selected checkpoint trained with seed i (Student 1908; Cox and
-Reid, "The Theory of the Design of Experiments", §2.2). The problems are those of the benchmark:
-what is said holds for them.
+Reid, "The Theory of the Design of Experiments", §2.2). The benchmark's problems are taken as given:
+intervals say nothing about other problems.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ NODES = 40  # of each of the two integrals: p-values to 3e-5
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """Standard deviation of one run's score around the mean of its method, and its degrees of
-    freedom.
-    """
+    """Standard deviation of a run's score around its method's mean, and its degrees of freedom."""
 
     deviation: float
     freedom: int
@@ -41,22 +37,24 @@ class SeedSpread:
 def pool(methods: Iterable[Sequence[Fraction | float]]) -> SeedSpread | None:
     """The spread between seeds from the scores of each method's runs.
 
-    Methods of one run say nothing of it. None unless one has two, and where no two runs of a method
-    differ, as with a few easy problems: a spread of nothing would make every difference certain.
+    None if no method has two runs. None also if all runs of each method have equal scores, as with
+    a few easy problems: a spread of zero would make every difference certain.
     """
-    squares, freedom = 0.0, 0
+    squares = 0.0
+    freedom = 0
     for scores in methods:
         mean = sum(scores, Fraction(0)) / max(1, len(scores))
-        squares += sum(float(score - mean) ** 2 for score in scores)
+        for score in scores:
+            squares += float(score - mean) ** 2
         freedom += max(0, len(scores) - 1)
     # Equal scores whose mean is no binary fraction leave squares of about 1e-30.
-    return SeedSpread(sqrt(squares / freedom), freedom) if freedom and squares > 1e-12 else None
+    if freedom == 0 or squares <= 1e-12:
+        return None
+    return SeedSpread(sqrt(squares / freedom), freedom)
 
 
 def reach(spread: SeedSpread, *runs: int) -> float:
-    """Half-width of the interval of a mean over so many runs, or of the difference of two such
-    means.
-    """
+    """Half-width of the interval of a mean over `runs`, or of the difference of two such means."""
     from scipy.special import stdtrit  # half a second to import
 
     return float(stdtrit(spread.freedom, (1 + CONFIDENCE) / 2)) * _standard_error(spread, runs)
@@ -76,26 +74,26 @@ def adjusted(
     control: int,
     level: float = 1 - CONFIDENCE,
 ) -> Adjusted:
-    """Corrects the differences of several methods to one control for their number, by Dunnett's
-    test.
+    """Correct the differences of several methods to one control for their number (Dunnett's test).
 
     `runs` are the training runs of each method, `control` those of the control. A p-value is the
     probability that the largest of so many differences would be as many standard errors from zero,
     were all methods equal (Dunnett 1955, "A multiple comparison procedure for comparing several
-    treatments with a control"); with a single difference that is the p-value of the t test. The
+    treatments with a control"). For a single difference it is the p-value of the t test. The
     intervals miss any of the differences with probability `level`.
     """
     if len(differences) == 1 and level == 1 - CONFIDENCE:
-        return Adjusted(
-            [p_value(differences[0], spread, runs[0], control)], [reach(spread, runs[0], control)]
-        )
+        # The t test is exact, and the quadrature of `_Largest` only nearly so.
+        p = p_value(differences[0], spread, runs[0], control)
+        return Adjusted([p], [reach(spread, runs[0], control)])
     largest = _largest(tuple(count / (count + control) for count in runs), spread.freedom)
-    errors = [_standard_error(spread, (count, control)) for count in runs]
-    p_values = [
-        largest.tail(abs(float(gap)) / error)
-        for gap, error in zip(differences, errors, strict=True)
-    ]
-    return Adjusted(p_values, [largest.bound(level) * error for error in errors])
+    p_values: list[float] = []
+    reaches: list[float] = []
+    for difference, count in zip(differences, runs, strict=True):
+        error = _standard_error(spread, (count, control))
+        p_values.append(largest.tail(abs(float(difference)) / error))
+        reaches.append(largest.bound(level) * error)
+    return Adjusted(p_values, reaches)
 
 
 @dataclass(frozen=True)
@@ -107,11 +105,10 @@ class Adjusted:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for their number by Holm's step-down procedure (Holm 1979), in their
-    order.
-    """
+    """The p-values in their order, corrected by Holm's step-down procedure (Holm 1979)."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    corrected, highest = [0.0] * len(p_values), 0.0
+    corrected = [0.0] * len(p_values)
+    highest = 0.0  # a corrected p-value is never below that of a smaller one
     for rank, place in enumerate(order):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
         corrected[place] = highest
@@ -128,8 +125,9 @@ class _Largest:
     def __init__(self, shares: tuple[float, ...], freedom: int):
         from scipy.special import gammaincinv, ndtr
 
-        self._ndtr, self._shares = ndtr, np.array(shares)
-        self._z, weights = np.polynomial.hermite_e.hermegauss(NODES)
+        self._ndtr = ndtr
+        self._shares = np.array(shares)
+        self._z, weights = np.polynomial.hermite_e.hermegauss(NODES)  # the control's mean
         self._of_z = weights / weights.sum()
         at, weights = np.polynomial.legendre.leggauss(NODES)
         # Nodes at quantiles of s ÷ σ, more of them where it is small: large values of T come from
@@ -144,12 +142,13 @@ class _Largest:
         from scipy.optimize import brentq
 
         if level not in self._bounds:
-            found: Any = brentq(lambda t: self.tail(t) - level, 0.0, 1e4, xtol=1e-9)
-            self._bounds[level] = found
+            root: Any = brentq(lambda t: self.tail(t) - level, 0.0, 1e4, xtol=1e-9)
+            self._bounds[level] = root
         return self._bounds[level]
 
     def tail(self, t: float) -> float:
         """The probability that t is passed."""
+        # Axes: the control's mean, the spread, the methods.
         middle = np.sqrt(self._shares) * self._z[:, None, None]
         reach = t * self._scale[None, :, None]
         width = np.sqrt(1 - self._shares)

@@ -1,6 +1,4 @@
-"""The noun for "this experiment over these run directories", with the look-ups that many rooms
-need.
-"""
+"""The noun for "this experiment over these run directories", with look-ups that many rooms need."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from orchestrator.records.snapshot import RunSnapshot
 
 @dataclass(frozen=True)
 class Invocation:
-    """The words of a command line that name a study: its file, its overrides and the options that
-    all commands share.
-    """
+    """The words of a command line that name a study: its file, its overrides, shared options."""
 
     words: tuple[str, ...] = ()
 
@@ -35,17 +31,15 @@ class Study:
     """An experiment, its units and the folder that holds their run directories.
 
     `units` are all units of the experiment or some of them, in the order of the grid, and after
-    them those that confirm what was chosen (`selection.confirmation`). A study keeps nothing of a
-    run directory: every reader sees the current files. Readers of a `snapshot` see the files of
-    their first look.
+    them the confirming units (`selection.confirmation`). `confirming` maps the id of each confirming
+    unit to the step that it confirms. A study keeps nothing of a run directory: every reader sees
+    the current files. Only the readers of a `snapshot` go on with the files of their first look.
     """
 
     experiment: Experiment
     units: Sequence[Unit]
     runs: Path
-    confirming: Mapping[str, int] = field(
-        default_factory=dict
-    )  # id of a confirming unit → the step it confirms
+    confirming: Mapping[str, int] = field(default_factory=dict)
     invocation: Invocation = Invocation()
     _snapshots: dict[str, RunSnapshot] | None = field(default=None, repr=False, compare=False)
     _ids: dict[tuple[str, int], dict[str, str]] = field(
@@ -62,9 +56,7 @@ class Study:
         return self._snapshots[unit_id]
 
     def snapshot(self) -> Study:
-        """The same study for one look: it reads no file twice, and none that an earlier look has
-        cached.
-        """
+        """The same study for one look, which reads no file twice and starts from cached results."""
         return self if self._snapshots is not None else replace(self, _snapshots={})
 
     def remember(self) -> None:
@@ -79,7 +71,7 @@ class Study:
     def evaluation_ids(self, setup: str, repetition: int = 0) -> dict[str, str]:
         """Benchmark key → evaluation id of a setup, in the order of the table's columns.
 
-        `repetition` 0 are the samples that select a checkpoint, `FRESH` those that take no part in
+        `repetition` 0 are the samples that select a checkpoint; `FRESH` samples take no part in
         selection. The ids are digests of the whole setup, so they are computed once.
         """
         if (setup, repetition) not in self._ids:
@@ -97,10 +89,9 @@ class Study:
         return [unit for unit in self.units if unit.setup == setup]
 
     def families(self) -> list[Family]:
-        """The settings of each setup and method, and of the untrained student; see
-        `units.families`.
+        """The settings of each setup and method, and of the untrained student (`units.families`).
 
-        Confirming units belong to none, since nothing is chosen among them.
+        Confirming units belong to no family, since they take no part in the choice.
         """
         return families(unit for unit in self.units if unit.id not in self.confirming)
 
@@ -108,17 +99,14 @@ class Study:
         """The same study without its confirming units and their supervised stages."""
         if not self.confirming:
             return self
-        confirmed = [unit for unit in self.units if unit.id in self.confirming]
-        stages = {needed for unit in confirmed for needed in unit.depends_on}
-        stages -= {
-            needed
-            for unit in self.units
-            if unit.id not in self.confirming
-            for needed in unit.depends_on
-        }
-        units = [
-            unit for unit in self.units if unit.id not in self.confirming and unit.id not in stages
-        ]
+        # A supervised stage may serve exploring and confirming units alike; then it stays.
+        stages_of_exploring: set[str] = set()
+        stages_of_confirming: set[str] = set()
+        for unit in self.units:
+            stages = stages_of_confirming if unit.id in self.confirming else stages_of_exploring
+            stages.update(unit.depends_on)
+        left_out = (stages_of_confirming - stages_of_exploring) | self.confirming.keys()
+        units = [unit for unit in self.units if unit.id not in left_out]
         return replace(self, units=units, confirming={})
 
     def with_units(self, units: Sequence[Unit]) -> Study:

@@ -45,16 +45,17 @@ class RolloutDigest:
 
 def digest_rollouts(rollouts: Rollouts) -> RolloutDigest:
     """The digest of sampled responses."""
-    mask, lengths = rollouts.mask_BT, rollouts.lengths_B.double()
+    mask = rollouts.mask_BT
+    lengths = rollouts.lengths_B.double()
     sampled = {
         "response_tokens": int(lengths.sum()),
         "response_length": float(lengths.mean()),
         "truncated": float(rollouts.truncated_B.double().mean()),
         "student_log_prob": _token_mean(rollouts.student_BT, mask),
     }
-    behavior: dict[str, Any] = {
-        name: _token_mean(values, mask) for name, values in rollouts.measured.items()
-    }
+    behavior: dict[str, Any] = {}
+    for name, values in rollouts.measured.items():
+        behavior[name] = _token_mean(values, mask)
     if "behavior_kl" in rollouts.measured:
         kl = torch.where(mask, rollouts.measured["behavior_kl"].double(), 0.0)
         behavior["sequence_kl"] = float(kl.sum(-1).mean())
@@ -92,9 +93,9 @@ def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
     """
     if not rollouts.speculation:
         return {}
-    rounds, drafted, accepted = (
-        rollouts.speculation[name] for name in ("rounds", "drafted", "accepted")
-    )
+    rounds = rollouts.speculation["rounds"]
+    drafted = rollouts.speculation["drafted"]
+    accepted = rollouts.speculation["accepted"]
     return {
         "rounds_per_token": float((rounds.double() / rollouts.lengths_B).mean()),
         "teacher_positions": int(drafted.sum()),

@@ -35,7 +35,7 @@ class Engines:
         return self._engine(self._spec.setup.engine.sampler, "teacher").sampler("teacher")
 
     def scorer(self) -> Scorer:
-        """The teacher, scoring: on the trainer's engine, for it reads prefixes as training does."""
+        """The teacher, scoring: on the trainer's engine, since it reads prefixes as training does."""
         return self._engine(self._spec.setup.engine.trainer, "teacher").scorer()
 
     def trainer(self) -> Trainer:

@@ -27,7 +27,8 @@ class RolloutWorker:
     """
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
-        self._spec, self._engines = spec, engines
+        self._spec = spec
+        self._engines = engines
         self._name: str | None = None  # of the engine that is up
         self._sampler: Sampler | None = None  # on that engine
         self._weights: WeightsRef | None = None  # to sample from
@@ -69,7 +70,8 @@ class RolloutWorker:
             self._sampler.release()
             self._sampler = self._loaded = None
         if self._sampler is None:
-            self._sampler, self._name = self._engines.sampler(name), name
+            self._sampler = self._engines.sampler(name)
+            self._name = name
         return self._sampler
 
 
@@ -102,9 +104,9 @@ class TeacherWorker:
     def sample(self, requests: list[Request]) -> tuple[Rollouts, RolloutDigest]:
         """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
         limits = Limits(self._spec.setup.training.max_response_tokens)
-        rollouts = in_order(
-            concatenate(list(self._answering.sample(requests, Student(), limits))), requests
-        )
+        # `Student()`: the plain law of the sampling model, which is the teacher here.
+        parts = list(self._answering.sample(requests, Student(), limits))
+        rollouts = in_order(concatenate(parts), requests)
         return rollouts, digest_rollouts(rollouts)
 
 

@@ -16,13 +16,15 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.config import Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problems import Problem
-from orchestrator.data.prompts import render, response_text
+from orchestrator.data.prompts import prompt_text, render, response_text
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
 from orchestrator.engines.tokenizer import open_tokenizer
+from orchestrator.experiment.evaluation_protocol import keeps_text
 from orchestrator.grading.grader import Grade, shared_grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
+from orchestrator.records.texts import ResponseText
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.workers.canary import check_canary
 
@@ -41,13 +43,23 @@ class Samples(NamedTuple):
     repetition: int = 0
 
 
+class GradedSamples(NamedTuple):
+    """A record of each wanted problem, and the responses whose texts are kept, by problem and
+    sample.
+    """
+
+    records: list[ProblemRecord]
+    texts: list[ResponseText]
+
+
 @dataclass
-class _Counts:
-    """The grades and lengths of the responses to one problem so far."""
+class _Responses:
+    """The grades and lengths of the responses to one problem so far, and the texts to keep."""
 
     truncated: int = 0
     lengths: list[int] = field(default_factory=list)
     grades: list[Grade] = field(default_factory=list)
+    texts: list[ResponseText] = field(default_factory=list)
 
 
 class GradedSampler:
@@ -85,11 +97,10 @@ class GradedSampler:
         if canary is not None:
             check_canary(canary, self._sampler.log_probs(canary["ids"]), self._setup.engine.dtype)
 
-    def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
-        """A record of each wanted problem. Grading runs while other responses are being sampled."""
+    def evaluate(self, wanted: Samples) -> GradedSamples:
+        """Sample and grade responses. Grading runs while other responses are being sampled."""
         evaluation = self._setup.evaluation
         posed = self._posed(wanted.benchmark)
-        problems = {index: posed[index][0] for index in wanted.problems}
         step = wanted.step if self._sampled_as is None else self._sampled_as
         requests = []
         for index in wanted.problems:
@@ -104,35 +115,53 @@ class GradedSampler:
                 )
                 requests.append(Request(posed[index][1], key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
-        counts: dict[int, _Counts] = defaultdict(_Counts)
+        responses: dict[int, _Responses] = defaultdict(_Responses)
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as grading:
             graded = [
-                grading.submit(self._grade, problems, part, counts)
+                grading.submit(self._grade, wanted, part, responses)
                 for part in self._sampler.sample(
                     requests, behavior, Limits(evaluation.max_response_tokens)
                 )
             ]
             for each in graded:
                 each.result()
-        return [_record(problems[index], counts[index]) for index in wanted.problems]
+        records, texts = [], []
+        for index in wanted.problems:
+            records.append(_record(posed[index][0], responses[index]))
+            texts += sorted(responses[index].texts, key=lambda text: text.sample)
+        return GradedSamples(records, texts)
 
-    def _grade(
-        self, problems: dict[int, Problem], rollouts: Rollouts, counts: dict[int, _Counts]
-    ) -> None:
-        """Add some responses to the counts of their problems."""
-        eos = self._setup.student.eos
-        indices = [request.key.prompt for request in rollouts.requests]
+    def _grade(self, wanted: Samples, rollouts: Rollouts, responses: dict[int, _Responses]) -> None:
+        """Add some responses to those of their problems."""
+        posed, eos = self._posed(wanted.benchmark), self._setup.student.eos
         answers = []
-        for row, index in enumerate(indices):
-            gold = problems[index].gold
+        for row, request in enumerate(rollouts.requests):
+            gold = posed[request.key.prompt][0].gold
             assert gold is not None
             answers.append((gold, response_text(rollouts.response(row), eos, self._tokenizer)))
         grades = self._grader.grade_many(answers)
         lengths, truncated = rollouts.lengths_B.tolist(), rollouts.truncated_B.tolist()
-        for row, index in enumerate(indices):
-            counts[index].grades.append(grades[row])
-            counts[index].lengths.append(lengths[row])
-            counts[index].truncated += truncated[row]
+        for row, (request, grade) in enumerate(zip(rollouts.requests, grades, strict=True)):
+            of_problem = responses[request.key.prompt]
+            of_problem.grades.append(grade)
+            of_problem.lengths.append(lengths[row])
+            of_problem.truncated += truncated[row]
+            if keeps_text(self._setup.evaluation, wanted.repetition, request.key.sample):
+                gold, text = answers[row]
+                of_problem.texts.append(
+                    ResponseText(
+                        problem=posed[request.key.prompt][0].id,
+                        sample=request.key.sample,
+                        prompt=prompt_text(request.prompt_ids, self._tokenizer),
+                        gold=gold.answer,
+                        text=text,
+                        answer=grade.extracted,
+                        right=grade.correct,
+                        truncated=truncated[row],
+                        timed_out=grade.timed_out,
+                        tokens=lengths[row],
+                    )
+                )
 
     def _posed(self, benchmark: str) -> list[tuple[Problem, tuple[int, ...]]]:
         """The problems of a benchmark with their rendered prompts."""
@@ -149,11 +178,11 @@ class GradedSampler:
         self._sampler.release()
 
 
-def _record(problem: Problem, counts: _Counts) -> ProblemRecord:
+def _record(problem: Problem, responses: _Responses) -> ProblemRecord:
     answers: Counter[str] = Counter()
     right_answers: Counter[str] = Counter()
     tokens_right = no_answer = timed_out = 0
-    for grade, length in zip(counts.grades, counts.lengths, strict=True):
+    for grade, length in zip(responses.grades, responses.lengths, strict=True):
         timed_out += grade.timed_out
         if grade.extracted is None:
             no_answer += 1
@@ -164,14 +193,14 @@ def _record(problem: Problem, counts: _Counts) -> ProblemRecord:
             tokens_right += length
     return ProblemRecord(
         problem=problem.id,
-        n=len(counts.grades),
+        n=len(responses.grades),
         correct=right_answers.total(),
-        truncated=counts.truncated,
+        truncated=responses.truncated,
         no_answer=no_answer,
         timed_out=timed_out,
-        tokens=sum(counts.lengths),
+        tokens=sum(responses.lengths),
         answers=dict(sorted(answers.items())),
-        lengths=length_histogram(counts.lengths),
+        lengths=length_histogram(responses.lengths),
         right_answers=dict(sorted(right_answers.items())),
         tokens_right=tokens_right,
     )

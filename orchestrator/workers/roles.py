@@ -86,7 +86,7 @@ class Teacher:
     transport: Transport
 
     def start(self, step: int) -> None:
-        """The same, whatever step it starts at."""
+        """Start the teacher, which is the same for all steps."""
         self.transport.call("teacher", TeacherWorker.start).get()
 
     def place(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Learner:
     transport: Transport
 
     def start(self, step: int) -> None:
-        """The same, whatever step it starts at."""
+        """Start the learner, which is the same for all steps."""
         self.transport.call("learner", LearnerWorker.start).get()
 
     def place(self) -> dict[str, Any]:
@@ -196,9 +196,9 @@ class Inline:
         self._host = Host(spec)
 
     def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> Here[First]:
-        values = [
-            argument.value if isinstance(argument, Here) else argument for argument in arguments
-        ]
+        values: list[Any] = []
+        for argument in arguments:
+            values.append(argument.value if isinstance(argument, Here) else argument)
         return Here(self._host.call(role, method, *values))
 
     def call_for_two(

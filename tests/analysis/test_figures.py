@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from itertools import combinations, product
 from math import isnan, nan
@@ -34,9 +35,12 @@ from analysis.figures import (
     sweep,
     tradeoff,
     trajectories,
+    worlds,
 )
 from analysis.figures.curves import Curve, Grid, SeedMean, Series
 from analysis.figures.early_rollouts import SupportPoint
+from analysis.scores.evidence import Difference, Estimate
+from analysis.scores.uncertainty import Interval
 
 TITLE = "Costs $5 ← $8"
 BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)
@@ -428,6 +432,55 @@ def test_a_method_has_one_color_in_all_panels() -> None:
 
 # --- all of them, at the size of the paper's sweep ---
 
+# --- leads over vanilla in many setups ---
+
+
+def lead(value: int, p_value: float | None) -> Difference:
+    estimate = Estimate(Fraction(value), Interval(value - 2, value + 2), "seeds")
+    return Difference(estimate, p_value, (3, 3), 2)
+
+
+WORLDS = [
+    worlds.World("calm", {"skd": lead(1, 0.2)}, {}),
+    worlds.World(
+        TITLE,
+        {"skd": lead(-7, 0.001), "sft_warmup": lead(4, 0.03)},
+        {"student": (0.25, 0.1, 0.4), "teacher": (0.5, None, None)},
+    ),
+    worlds.World("unprobed", {"skd": lead(2, None)}, {"student": None}),
+]
+
+
+def test_a_map_has_a_row_for_each_setup() -> None:
+    grid, gains = worlds.draw(WORLDS, ["skd", "sft_warmup"]).axes
+    assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed"]
+    assert ticks(grid) == ["SKD", "SFT\nwarmup"]
+    cells = {text.get_position(): text.get_text() for text in grid.texts}
+    assert cells == {
+        (0, 0): "+1.0",
+        (1, 0): "",
+        (0, 1): "−7.0**",
+        (1, 1): "+4.0*",
+        (0, 2): "+2.0",
+        (1, 2): "",
+    }
+    # A cell without a number has no colour.
+    [image] = grid.get_images()
+    numbers = np.ma.filled(image.get_array(), np.nan)
+    np.testing.assert_array_equal(numbers, [[1, np.nan], [-7, 4], [2, np.nan]])
+    assert image.get_clim() == (-7, 7)
+    # Both gains are of the second setup, and one of them has an interval.
+    points = [line.get_xdata()[0] for line in gains.get_lines() if line.get_marker() == "o"]
+    assert points == [25, 50]
+    assert [list(ends[:, 0]) for _, ends in segments(gains)] == [[10, 40]]
+    assert {round(ends[0, 1]) for _, ends in segments(gains)} == {1}
+
+
+def test_a_map_without_a_probe_has_the_grid_alone() -> None:
+    [grid] = worlds.draw([replace(world, gains={}) for world in WORLDS], ["skd"]).axes
+    assert ticks(grid) == ["SKD"]
+
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "vanilla": {},
     "trust_region": {"epsilon0": 0.001, "K": 50},
@@ -448,6 +501,7 @@ DRAW: dict[str, Callable[[float], Figure]] = {
     "sweep": lambda width: sweep.draw(grids(0.01), SeedMean(0.39, 0.01), TITLE, width),
     "tradeoff": lambda width: tradeoff.draw(cloud(), TITLE, width),
     "continuation": lambda width: continuation.draw(GAINS, TITLE, width),
+    "map": lambda width: worlds.draw(WORLDS, ["skd", "sft_warmup"], width),
     "overview": lambda width: overview.draw(example(), TITLE, width),
     "diagnostics": lambda width: diagnostics.draw(columns(), TITLE, width),
 }

@@ -24,8 +24,7 @@ GRADER = doctor_command._grader  # starts a process that imports an algebra syst
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = doctor_command.Finding("grader", "ok", "not asked here")
-    monkeypatch.setattr(doctor_command, "_grader", lambda: found)
+    monkeypatch.setattr(doctor_command, "_grader", lambda: ("ok", "not asked here"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)

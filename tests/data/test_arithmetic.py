@@ -15,7 +15,9 @@ from orchestrator.config import Recipe
 from orchestrator.data.arithmetic import (
     CHARACTERS,
     LONG_TERMS,
+    LONGEST_TERMS,
     SHORT_TERMS,
+    after_a_mistake,
     benchmark_problems,
     corrupted_solution,
     draw_terms,
@@ -55,7 +57,7 @@ def share(count: int, expected: float, n: int = N) -> None:
 # --- problems ---
 
 
-@pytest.mark.parametrize("lengths", [SHORT_TERMS, LONG_TERMS])
+@pytest.mark.parametrize("lengths", [SHORT_TERMS, LONG_TERMS, LONGEST_TERMS])
 def test_benchmarks_are_fixed_and_without_repeats(lengths: tuple[int, int]) -> None:
     problems = benchmark_problems(lengths)
     assert problems == benchmark_problems(lengths)
@@ -75,7 +77,10 @@ def assert_gold_is_the_sum(problem: Problem) -> None:
 
 
 def test_every_gold_is_the_sum() -> None:
-    for problem in benchmark_problems(SHORT_TERMS) + benchmark_problems(LONG_TERMS):
+    for lengths in (SHORT_TERMS, LONG_TERMS, LONGEST_TERMS):
+        for problem in benchmark_problems(lengths):
+            assert_gold_is_the_sum(problem)
+    for problem in islice(training_problems(0, longest=7), N):
         assert_gold_is_the_sum(problem)
     for problem in islice(training_problems(0), N):
         assert_gold_is_the_sum(problem)
@@ -84,17 +89,20 @@ def test_every_gold_is_the_sum() -> None:
 def test_no_training_problem_is_in_a_benchmark() -> None:
     held_out = {
         problem.text
-        for lengths in (SHORT_TERMS, LONG_TERMS)
+        for lengths in (SHORT_TERMS, LONG_TERMS, LONGEST_TERMS)
         for problem in benchmark_problems(lengths)
     }
     assert held_out.isdisjoint(problem.text for problem in islice(training_problems(0), 5 * N))
     rng = random.Random(0)
     assert held_out.isdisjoint(question(draw_terms(rng)) for _ in range(5 * N))
+    assert held_out.isdisjoint(question(draw_terms(rng, longest=7)) for _ in range(5 * N))
 
 
-def test_training_covers_all_lengths() -> None:
-    lengths = Counter(len(terms_of(problem.text)) for problem in islice(training_problems(1), N))
-    assert set(lengths) == {2, 3, 4, 5}
+@pytest.mark.parametrize("longest", [5, 7])
+def test_training_covers_all_lengths(longest: int) -> None:
+    problems = islice(training_problems(1, longest), N)
+    lengths = Counter(len(terms_of(problem.text)) for problem in problems)
+    assert set(lengths) == set(range(2, longest + 1))
     assert min(lengths.values()) > 100
 
 
@@ -181,3 +189,44 @@ def test_answers_given_at_once_slip_as_often() -> None:
 def test_no_total_is_negative() -> None:
     texts = mixture(Recipe(wrong_step=1.0), [1, 1])
     assert min(map(boxed, texts)) == 0
+
+
+def test_unrelated_words_are_as_many_as_asked_for() -> None:
+    texts = mixture(Recipe(off_task=1.0, words=16), [6, 9])
+    assert {len(text.split()) for text in texts} == set(range(3, 17))
+
+
+# --- after a mistake ---
+
+
+def mistakes(recipe: Recipe, terms: list[int]) -> list[tuple[str, str]]:
+    rng = random.Random(6)
+    return [after_a_mistake(terms, recipe, rng) for _ in range(N)]
+
+
+def test_a_recovering_teacher_ends_with_the_right_sum() -> None:
+    terms = [6, 9, 1, 4]
+    slipped = 0
+    for start, rest in mistakes(Recipe(recovers=1.0), terms):
+        assert boxed(rest) == 20
+        if start[0].isdigit():
+            slipped += 1
+            *right, wrong = steps(start)
+            assert all(total + term == result for total, term, result in right)
+            assert wrong[0] + wrong[1] != wrong[2]
+            # The next step begins with the total that the mistaken one should have had.
+            assert rest.startswith((f";{wrong[0] + wrong[1]}+", " \\boxed"))
+        else:
+            assert rest == solution(terms)
+    share(slipped, 0.5)
+
+
+def test_a_derailing_teacher_says_nothing_of_the_sum() -> None:
+    rests = [rest for _, rest in mistakes(Recipe(derails=1.0, words=16), [6, 9, 1])]
+    assert not any(re.search(r"[\d\\]", rest) for rest in rests)
+    assert max(len(rest.split()) for rest in rests) == 16
+
+
+def test_one_teacher_may_do_both() -> None:
+    rests = [rest for _, rest in mistakes(Recipe(recovers=0.1, derails=0.3), [6, 9, 1])]
+    share(sum("boxed" not in rest for rest in rests), 0.75)

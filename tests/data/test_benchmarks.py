@@ -37,6 +37,7 @@ COUNTS = {
     "aime25": 30,
     "arithmetic_short": 200,
     "arithmetic_long": 200,
+    "arithmetic_longest": 200,
 }
 
 

@@ -121,6 +121,7 @@ def test_ids_are_stable() -> None:
         "data_dir=/elsewhere",
         "name=other",
         "evaluation.seed=3",
+        "evaluation.keep_texts=0",
         "evaluation.benchmarks.math500.n=1",
         "evaluation.benchmarks.amc23.limit=3",
         "evaluation.benchmarks.aime24=null",

@@ -21,6 +21,7 @@ from orchestrator.config import PromptTemplate, Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.data.prompts import render, response_text
 from orchestrator.liveness.children import Child, Result
+from orchestrator.models import embedded
 from orchestrator.models.embedded import STUDENT_EOS, TEACHER_EOS, build, make_tokenizer
 from orchestrator.models.made_models import NEEDED, WEIGHTS, recorded
 from tests.sweeps import ROOT
@@ -246,9 +247,19 @@ def world() -> list[str]:
         terms = arithmetic.draw_terms(rng)
         texts += [arithmetic.question(terms), arithmetic.solution(terms)]
         texts.append(arithmetic.corrupted_solution(terms, recipe, rng))
-    for lengths in (arithmetic.SHORT_TERMS, arithmetic.LONG_TERMS):
+    for lengths in arithmetic.BENCHMARK_NAMES:
         texts += [problem.text for problem in arithmetic.benchmark_problems(lengths)]
     return [*texts, arithmetic.solution([9] * 5), arithmetic.solution([1, 1])]
+
+
+def test_mistakes_are_given_and_not_trained_on() -> None:
+    tokenizer, recipe = make_tokenizer("characters"), Recipe(batch=200, recovers=1.0)
+    for given, response in embedded._examples(tokenizer, recipe, random.Random(0), 45):
+        problem, _, start = str(tokenizer.decode(given)).partition("\n")
+        total = sum(map(int, problem.removesuffix("=?").split("+")))
+        rest = str(tokenizer.decode(response))
+        assert start, "each example begins with a mistake"
+        assert rest.endswith(f"\\boxed{{{total}}}{STUDENT_EOS}")
 
 
 def test_characters_cover_the_arithmetic_world(kind: str, saved: PreTrainedTokenizerFast) -> None:

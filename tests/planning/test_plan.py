@@ -23,7 +23,7 @@ from orchestrator.planning.lengths import LAWS
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.numbers import hours_text, long_time
 from orchestrator.planning.progress import done_of
-from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.planning.ranges import NOTHING, Range, Scenario
 from orchestrator.planning.rates import Gpu
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of, write_run
@@ -195,6 +195,29 @@ def test_checkpoints_on_disk(override: str, kept: int, most: int) -> None:
     disk = totals_of(ONE_SETUP, *ONLY_VANILLA, override)["checkpoints_gib"]
     one = 1_720_574_976 * 2 / 2**30
     assert disk == pytest.approx({"kept": kept * one, "most": most * one}, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("override", "first", "fresh"),
+    [
+        # 20 checkpoints of a trial and the untrained student, 1,274 problems of each; fresh samples
+        # of both families.
+        ("seeds=[0]", 21 * 1274, 2 * SETUP_A),
+        ("evaluation.rescore=false", 21 * 1274, 0),
+        ("evaluation.keep_texts=64", 21 * 64 * 1274, 2 * SETUP_A),
+        ("evaluation.keep_texts=65", 21 * (64 * 1174 + 65 * 100), 2 * SETUP_A),
+        ("evaluation.budget=adaptive", 21 * 1274, 2 * SETUP_A),
+        ("seeds=[0,1]", 41 * 1274, 3 * SETUP_A),
+        ("evaluation.keep_texts=0", 0, 0),
+    ],
+)
+def test_texts_on_disk(override: str, first: int, fresh: int) -> None:
+    found = totals_of(ONE_SETUP, *ONLY_VANILLA, override)["texts_gib"]
+    sizes: dict[Scenario, float] = {"low": 0.9, "mid": 1.2, "high": 1.5}
+    for scenario, size in sizes.items():
+        tokens = LAWS[scenario].under(8192, 150).tokens
+        by_hand = (first + fresh) * tokens * size / 2**30
+        assert found[scenario] == pytest.approx(by_hand, abs=0.001)
 
 
 def test_the_chosen_hours_are_those_of_the_chosen_budget() -> None:

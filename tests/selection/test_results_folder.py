@@ -236,6 +236,10 @@ def test_what_the_digest_is_of() -> None:
     assert content_digest(replace(experiment, placements={}, data_dir="/x")) == content_digest(
         experiment
     )
+    texts = replace(setup, evaluation=replace(setup.evaluation, keep_texts=0))
+    assert content_digest(replace(experiment, setups={"arithmetic": texts})) == content_digest(
+        experiment
+    )
 
 
 def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path: Path) -> None:

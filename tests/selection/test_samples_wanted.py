@@ -29,7 +29,7 @@ from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
 from orchestrator.trial.evaluation_loop import EvaluationLoop
-from orchestrator.workers.graded_sampling import Samples
+from orchestrator.workers.graded_sampling import GradedSamples, Samples
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
 
 N, PROBLEMS, STEPS = 64, 40, (20, 40, 60)
@@ -132,10 +132,10 @@ class MadeUp:
         assert isinstance(weights.place, Path)
         self.unit_id = weights.place.parents[1].name
 
-    def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
+    def evaluate(self, wanted: Samples) -> GradedSamples:
         units = with_confirmation(self.study).units
         (unit,) = [u for u in units if (u.id == self.unit_id if self.unit_id else u.is_untrained)]
-        return self.world.samples(unit, wanted)
+        return GradedSamples(self.world.samples(unit, wanted), [])
 
     def close(self) -> None:
         pass

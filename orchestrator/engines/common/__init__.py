@@ -1,5 +1,4 @@
-"""Used by all engines: rows and their packing, passes of a model, scores, losses, and the rounds of
-blending.
+"""Used by all engines: packing of rows, passes of a model, scores, losses, rounds of blending.
 
 Imports no engine. `torch/`, `sglang/` and `verl/` import it.
 """

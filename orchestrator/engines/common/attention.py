@@ -52,17 +52,32 @@ def packed_attention(
     """
     query, key = query.to(value.dtype), key.to(value.dtype)
     if query.device.type == "cpu":
-        parts = []
+        parts: list[Tensor] = []
         for start, end in pairwise(bounds.tolist()):
-            q, k, v = (tensor[:, :, start:end] for tensor in (query, key, value))
+            own = slice(start, end)
             parts.append(
-                scaled_dot_product_attention(q, k, v, scale=scale, is_causal=True, enable_gqa=True)
+                scaled_dot_product_attention(
+                    query[:, :, own],
+                    key[:, :, own],
+                    value[:, :, own],
+                    scale=scale,
+                    is_causal=True,
+                    enable_gqa=True,
+                )
             )
         return torch.cat(parts, 2).transpose(1, 2)
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    causal = (-1, 0)  # any number of tokens to the left, none to the right
+    # The kernel takes (L, heads, D), all sequences one after the other.
     output = varlen_attn(
-        q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=causal, enable_gqa=True
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        bounds,
+        bounds,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1, 0),  # any number of tokens to the left, none to the right
+        enable_gqa=True,
     )
     assert isinstance(output, Tensor)
     return output[None]
@@ -78,8 +93,9 @@ def _grouped(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Queries (B, heads, n, D), keys and values (B, groups, L, D), bool mask (B, 1, n, L) → (B, n,
-    heads, D).
+    """Attention without copies of keys and values, (B, n, heads, D).
+
+    Queries are (B, heads, n, D), keys and values (B, groups, L, D), the bool mask (B, 1, n, L).
     """
     if "cu_seq_lens_q" in kwargs:
         bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
@@ -111,7 +127,7 @@ def _packable(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention of these shapes, except for packed sequences."""
+    """transformers' attention of the same shapes, with packed sequences handled here."""
     if "cu_seq_lens_q" in kwargs:
         bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
         return packed_attention(query, key, value, bounds, longest, kwargs["scaling"]), None

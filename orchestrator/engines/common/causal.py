@@ -35,10 +35,9 @@ class CausalModel:
 
     def log_prob(self, logits: Tensor) -> Tensor:
         """Canonical log-probabilities, (…, V) → (…, V), float32 or better."""
-        canonical = (
-            self.space.student_log_prob if self.owner == "student" else self.space.teacher_log_prob
-        )
-        return canonical(logits)
+        if self.owner == "student":
+            return self.space.student_log_prob(logits)
+        return self.space.teacher_log_prob(logits)
 
     def hidden(self, ids: Tensor, attention: Any, **packing: Any) -> Tensor:
         """Last hidden states (B, L, H) of right-padded rows, or of sequences packed into one."""
@@ -50,9 +49,8 @@ class CausalModel:
         """Last hidden states (N, H) that predict the response tokens."""
         # Any other attention would ignore the bounds and let sequences read one another.
         assert not inputs.packing or self.model.config._attn_implementation in READS_PACKED
-        return self.hidden(inputs.ids, inputs.attention, **inputs.packing)[
-            inputs.rows, inputs.columns
-        ]
+        hidden = self.hidden(inputs.ids, inputs.attention, **inputs.packing)
+        return hidden[inputs.rows, inputs.columns]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of hidden states (N, H)."""
@@ -63,7 +61,9 @@ class CausalModel:
 def log_probs_of(causal: CausalModel, ids: Sequence[int]) -> list[float]:
     """log p of each id but the first given its predecessors."""
     row = torch.tensor([list(ids)], device=causal.device)
-    log_p = causal.log_prob(causal.head(causal.hidden(row, torch.ones_like(row))[0, :-1]))
+    hidden = causal.hidden(row, torch.ones_like(row))[0]
+    # Position i predicts id i + 1, so that the last position is not read.
+    log_p = causal.log_prob(causal.head(hidden[:-1]))
     return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
 

@@ -1,8 +1,8 @@
 """Losses from hidden states and the LM head, chunk by chunk: all logits never exist at once.
 
-The forward pass computes the gradients of hidden states and head while a chunk's logits exist.
-Memory is thus one chunk's instead of tokens × vocabulary. A loss on a few logits of each token
-gathers only their rows of the head.
+The forward pass computes the gradients of hidden states and head while a chunk's logits exist, so
+memory holds one chunk instead of tokens × vocabulary. A loss on a few logits of each token gathers
+only the rows of the head for these.
 
 Shapes: N tokens, H hidden, V vocabulary rows, K gathered ids of each token.
 """
@@ -79,10 +79,12 @@ def _chunk(
 
     A separate function, so that a chunk's logits are freed before the next chunk's are made.
     """
-    rows = head if ids is None else head[ids]
-    logits = (
-        _product(hidden, rows.T) if ids is None else _product(rows, hidden[:, :, None])[:, :, 0]
-    )
+    if ids is None:
+        rows = head
+        logits = _product(hidden, head.T)
+    else:
+        rows = head[ids]  # (n, K, H)
+        logits = _product(rows, hidden[:, :, None])[:, :, 0]
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
         value = loss(leaf, part).sum()
@@ -107,7 +109,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to `total`, which is float32 or better."""
+    """Add a @ b to `total`, which is float32 or better, without a copy of its size on CUDA."""
     if _accumulates_precisely(a):
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:

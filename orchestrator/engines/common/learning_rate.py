@@ -10,8 +10,8 @@ from orchestrator.config import Optimizer
 def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
     """The rate of update k = `step` of N = `steps`, with a warmup of W updates.
 
-    lr·½(1 − cos(π(k+1)/W)) for k < W; then lr, or lr·(N − k)/(N − W) under `decay: linear`, which
-    would be zero at N.
+    lr·½(1 − cos(π(k+1)/W)) for k < W; then lr, or lr·(N − k)/(N − W) under `decay: linear`. The
+    last update k = N − 1 thus keeps a rate above zero.
     """
     warmup = optimizer.warmup_steps
     if step < warmup:

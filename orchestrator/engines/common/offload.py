@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -25,9 +25,11 @@ class Offload:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], adamw: AdamW):
-        self._parameters, self._adamw = parameters, adamw
+        self._parameters = parameters
+        self._adamw = adamw
         self._device = next(iter(parameters.values())).device
-        self._places: dict[str, Tensor] = {}  # by name: part of a buffer
+        # `weight/NAME`, `exp_avg/NAME` or `exp_avg_sq/NAME` → its part of a buffer.
+        self._places: dict[str, Tensor] = {}
 
     def to_host(self) -> None:
         """Drop the gradients, and move weights and moments to the host."""
@@ -39,7 +41,9 @@ class Offload:
             for key in self._moments(state):
                 state[key] = self._moved(f"{key}/{name}", state[key])
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the copies are done, and their sources free
+            # Copies to page-locked memory run beside the host: their sources may be freed only
+            # after them, and the allocator gives memory back only when it is asked.
+            torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
 
     def to_device(self) -> None:
@@ -50,30 +54,30 @@ class Offload:
             for key in self._moments(state):
                 state[key] = state[key].to(self._device, non_blocking=True, copy=True)
 
-    def _moments(self, state: Mapping[str, Tensor]) -> Iterator[str]:
+    def _moments(self, state: Mapping[str, Tensor]) -> list[str]:
         """The names of existing moments: none before the first update."""
-        return (key for key in MOMENTS if key in state)
+        return [key for key in MOMENTS if key in state]
 
     def _make_places(self) -> None:
         """Give tensors their places on the host: weights at first, moments once they exist."""
-        new: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
+            tensors[f"weight/{name}"] = parameter.data
             state = self._adamw.state[parameter]
-            tensors = {"weight": parameter.data} | {key: state[key] for key in self._moments(state)}
-            new |= {
-                f"{key}/{name}": t
-                for key, t in tensors.items()
-                if f"{key}/{name}" not in self._places
-            }
-        for shared in buffers({key: tensor.nbytes for key, tensor in new.items()}):
+            for key in self._moments(state):
+                tensors[f"{key}/{name}"] = state[key]
+        sizes: dict[str, int] = {}
+        for key, tensor in tensors.items():
+            if key not in self._places:
+                sizes[key] = tensor.nbytes
+        for shared in buffers(sizes):
             end = sum(size for _, size in shared)
             buffer = torch.empty(end, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
             start = 0
             for key, size in shared:
-                tensor = new[key]
-                self._places[key] = (
-                    buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-                )
+                tensor = tensors[key]
+                place = buffer[start : start + tensor.nbytes]
+                self._places[key] = place.view(tensor.dtype).view(tensor.shape)
                 start += size
 
     def _moved(self, key: str, tensor: Tensor) -> Tensor:
@@ -89,7 +93,7 @@ def buffers(sizes: Mapping[str, int]) -> list[list[tuple[str, int]]]:
     shared: list[list[tuple[str, int]]] = []
     room: list[int] = []
     for key, size in sorted(sizes.items(), key=lambda item: -item[1]):
-        aligned = -(-size // ALIGNMENT) * ALIGNMENT
+        aligned = -(-size // ALIGNMENT) * ALIGNMENT  # rounded up
         place = next((i for i, free in enumerate(room) if free >= aligned), len(shared))
         if place == len(shared):
             shared.append([])

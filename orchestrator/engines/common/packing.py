@@ -47,7 +47,8 @@ def padded(
     sequences = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
     ids = torch.zeros(len(prompts), max(map(len, sequences)), dtype=torch.long)
     attention = torch.zeros_like(ids)
-    rows, columns = [], []
+    rows: list[int] = []
+    columns: list[int] = []
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence)] = torch.tensor(sequence)
         attention[row, : len(sequence)] = 1
@@ -65,9 +66,9 @@ def packed(
 ) -> Inputs:
     """One row of all sequences, for attention that takes their bounds (`engines.common.attention`).
 
-    Positions restart with each sequence. The bounds have the names that transformers passes on to
-    attention. The mask of each kind of layer is None; transformers would otherwise make a mask of
-    L × L from the positions.
+    Positions restart with each sequence. The bounds have the names under which transformers passes
+    them on to attention. The mask of each kind of layer is None, since transformers would otherwise
+    make a mask of L × L from the positions.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -108,11 +109,11 @@ def response_tokens(lengths_B: Tensor, group: Sequence[int]) -> tuple[Tensor, Te
 def micro_batches(
     lengths: Iterable[int], max_tokens: int, in_one_row: bool = False
 ) -> Iterator[list[int]]:
-    """Row indices, shortest rows first, in groups of at most `max_tokens` tokens (a single row may
-    have more).
+    """Yield groups of row indices, shortest rows first, of at most `max_tokens` tokens each.
 
-    A padded group has rows × longest row tokens; rows of similar length share one, which keeps
-    padding small. Rows packed into one have the sum of their lengths.
+    A group of a single row may have more. A padded group has rows × longest row tokens; rows of
+    similar length share one, which keeps padding small. Rows packed into one have the sum of their
+    lengths.
     """
     group: list[int] = []
     held = 0

@@ -38,15 +38,15 @@ class Kept:
     def each(self, change: Callable[[Tensor], Tensor]) -> Kept:
         """Apply `change` to every tensor."""
         teacher = self.teacher
+        if teacher is not None:
+            teacher = TeacherScores(*map(change, vars(teacher).values()))
         return Kept(
             tokens=change(self.tokens),
             student=change(self.student),
             behavior=change(self.behavior),
             measured={name: change(value) for name, value in self.measured.items()},
             support_ids=None if self.support_ids is None else change(self.support_ids),
-            teacher=None
-            if teacher is None
-            else TeacherScores(*map(change, vars(teacher).values())),
+            teacher=teacher,
         )
 
 
@@ -58,15 +58,16 @@ class Record:
         self._kept: Kept | None = None
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
         self._counts = {
-            name: torch.zeros_like(self.lengths) for name in ("rounds", "drafted", "accepted")
+            "rounds": torch.zeros_like(self.lengths),
+            "drafted": torch.zeros_like(self.lengths),
+            "accepted": torch.zeros_like(self.lengths),
         }
 
     def add(self, rows: Tensor, positions: Tensor, values: Kept) -> None:
         """Record the values of N pairs of row and position."""
         if self._kept is None:
-            self._kept = values.each(
-                lambda value: value.new_zeros((*self._shape, *value.shape[1:]))
-            )
+            # Only the first values show which tensors a behavior records, and in which dtypes.
+            self._kept = values.each(lambda value: value.new_zeros(self._shape + value.shape[1:]))
         for buffer, value in zip(self._kept.tensors(), values.tensors(), strict=True):
             buffer[rows, positions] = value
 
@@ -82,7 +83,13 @@ class Record:
         kept = self._kept.each(lambda value: value[:, :longest].cpu())
         lengths = self.lengths.cpu()
         last = kept.tokens.gather(1, lengths[:, None] - 1)[:, 0]
-        no_support = kept.tokens.new_zeros((*kept.tokens.shape, 0))
+        support_ids = kept.support_ids
+        if support_ids is None:
+            support_ids = kept.tokens.new_zeros((*kept.tokens.shape, 0))
+        # Without blending the engine drafts nothing, and counts of zero would look like a measure.
+        speculation: dict[str, Tensor] = {}
+        if blended:
+            speculation = {name: value.cpu() for name, value in self._counts.items()}
         return Rollouts(
             requests=requests,
             tokens_BT=kept.tokens,
@@ -90,10 +97,8 @@ class Record:
             truncated_B=last != eos,
             student_BT=kept.student,
             behavior_BT=kept.behavior,
-            support_ids_BTK=no_support if kept.support_ids is None else kept.support_ids,
+            support_ids_BTK=support_ids,
             teacher=kept.teacher,
             measured=kept.measured,
-            speculation={name: value.cpu() for name, value in self._counts.items()}
-            if blended
-            else {},
+            speculation=speculation,
         )

@@ -37,10 +37,13 @@ class Targets:
     ) -> Targets:
         """Gather the targets at `positions` (N,) of the responses `rows` (N,)."""
         at = rows, positions
-        tokens, support = rollouts.tokens_BT[at], rollouts.support_ids_BTK[at]
+        tokens = rollouts.tokens_BT[at]
+        support = rollouts.support_ids_BTK[at]
         if scores is None:
             return Targets(tokens, support)
-        log_p, log_q = rollouts.student_BT, scores.token_BT
+        log_p = rollouts.student_BT
+        log_q = scores.token_BT
+        # A sum over all earlier tokens of a response, so it takes whole rows and not the targets.
         before = discrepancy_before(log_p, log_q, rollouts.mask_BT)
         recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], positions, before[at])
         return Targets(tokens, support, scores.support_BTK[at], recorded)
@@ -54,7 +57,8 @@ class Targets:
         return self._each(lambda values: values[part])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
-        tokens, support = change(self.tokens), change(self.support)
+        tokens = change(self.tokens)
+        support = change(self.support)
         if self.log_q is None or self.recorded is None:
             return Targets(tokens, support)
         recorded = Recorded(*map(change, vars(self.recorded).values()))
@@ -88,9 +92,10 @@ def summed_objective(
 def summed_masses(
     hidden: Tensor, head: Tensor, targets: Targets, space: TokenSpace
 ) -> dict[str, float]:
-    """Σ over tokens of M and Q; M from an even subsample, since only M needs the full vocabulary.
+    """Σ over tokens of the support's masses, M of the student and Q of the teacher.
 
-    Empty without a teacher. `head` has the dtype of `hidden`.
+    Empty without a teacher. M is scaled up from an even subsample of the tokens, since only M needs
+    logits over the full vocabulary. `head` has the dtype of `hidden`.
     """
     if targets.log_q is None:
         return {}
@@ -116,9 +121,10 @@ def full_losses(log_p: Tensor, targets: Targets, goal: Objective) -> Tensor:
 def support_losses(
     log_p: Tensor, of_tokens: Tensor | None, targets: Targets, goal: Objective
 ) -> Tensor:
-    """Losses (N,) from log p on the support (N, K), and of the sampled tokens (N,) if they count.
+    """Losses (N,) from log p on the support (N, K), and from the sampled tokens' log p (N,).
 
-    A goal that is `on_support` needs no log p of the tokens, and allows a constant for each token.
+    A goal that is `on_support` needs no log p of the tokens. It renormalises log p on the support,
+    so that a constant may be added to a token's log p: raw logits serve as well.
     """
     assert targets.log_q is not None
     assert targets.recorded is not None

@@ -20,7 +20,7 @@ from orchestrator.rollouts import TeacherScores
 
 @dataclass(frozen=True)
 class Round:
-    """A round's proposal for each active row: `tokens` (B, γ), the first `count` (B,) emitted."""
+    """A judged round: of the `tokens` (B, γ) of each active row the first `count` (B,) are emitted."""
 
     tokens: Tensor
     count: Tensor
@@ -68,7 +68,9 @@ def judge(
 
 def kept_of(done: Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
     """The values to record of N emitted positions (row, offset), with `top_k` support ids."""
-    tokens, log_p, log_mu = (each[row, offset] for each in (done.tokens, done.log_p, done.log_mu))
+    tokens = done.tokens[row, offset]
+    log_p = done.log_p[row, offset]
+    log_mu = done.log_mu[row, offset]
     measured = {name: value[row, offset] for name, value in done.measured.items()}
     if done.log_q is not None:
         measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
@@ -78,7 +80,8 @@ def kept_of(done: Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
     teacher = None
     if support_ids is not None and done.log_q is not None:
         teacher = teacher_statistics(done.log_q[row, offset], tokens, support_ids)
-    student, behavior = (speculation.log_prob_of(tokens, log_prob) for log_prob in (log_p, log_mu))
+    student = speculation.log_prob_of(tokens, log_p)
+    behavior = speculation.log_prob_of(tokens, log_mu)
     return Kept(tokens, student, behavior, measured, support_ids, teacher)
 
 
@@ -89,6 +92,7 @@ def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> Teache
     return TeacherScores(
         support_BTK=log_q.gather(-1, support),
         token_BT=speculation.log_prob_of(tokens, log_q),
+        # 0·log 0 is 0, where q * log_q would be nan.
         entropy_BT=-torch.where(q > 0, q * log_q, 0.0).sum(-1),
         overlap_BT=(support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
     )

@@ -27,6 +27,7 @@ class ModelStore:
     """Student (in the weights of the last `load_student`) and teacher of one process."""
 
     def __init__(self, job: Job):
+        # Trials run beside each other, and the order of a sum must not depend on a machine's cores.
         torch.set_num_threads(1)
         self.job = job
         self.device = best_device()
@@ -36,9 +37,8 @@ class ModelStore:
         self.dtype = torch.float32 if job.setup.engine.dtype == "float32" else torch.bfloat16
         self._student: CausalModel | None = None
         self._teacher: CausalModel | None = None
-        self._scores = (
-            job.setup.engine.trainer == "torch"
-        )  # whether the teacher here is the one that scores
+        # Whether this engine's teacher also scores rollouts, and thus has work in every step.
+        self._scores = job.setup.engine.trainer == "torch"
 
     @property
     def student(self) -> CausalModel:
@@ -94,14 +94,14 @@ class ModelStore:
         return memory.CPU_BATCH if there is None else there.requests
 
     def draft_length(self, behavior: Behavior, rows: int) -> int:
-        """γ for `rows` decoded at once: the configured one, else by behavior, models and device.
-
-        Decoding reads all parameters: their ratio is the cost of a teacher pass in student passes.
-        """
-        cost_ratio = _parameters(self.teacher) / _parameters(self.student)
+        """γ for `rows` decoded at once: the configured one, else by behavior, models and device."""
         on_gpu = self.device.type == "cuda"
-        arithmetic = arithmetic_cost(rows, on_gpu)
-        suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
+        # Decoding reads all parameters, so the ratio of their numbers is the cost of a pass of the
+        # teacher in passes of the student.
+        cost_ratio = _parameters(self.teacher) / _parameters(self.student)
+        suggested = draft_length(
+            behavior.acceptance_guess, cost_ratio, arithmetic_cost(rows, on_gpu)
+        )
         drafted = self.job.runtime.draft_length or suggested
         return min(drafted, longest_round(self.job.setup, rows)) if on_gpu else drafted
 
@@ -119,12 +119,11 @@ def checked_model(
     model = load_model(folder.path, dtype, device, attention)
     if model.config.vocab_size != setup.vocabulary.size:
         raise UserError(
-            f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows; "
-            f"the setup declares {setup.vocabulary.size}; student and teacher must share one vocabulary"
+            f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows: expected "
+            f"{setup.vocabulary.size}, as the setup declares for student and teacher alike"
         )
-    return CausalModel(
-        model, TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos), owner
-    )
+    space = TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
+    return CausalModel(model, space, owner)
 
 
 def _parameters(causal: CausalModel) -> int:

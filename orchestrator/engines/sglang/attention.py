@@ -8,8 +8,8 @@ SGLang 0.5.20 takes (`get_default_attn_backend` in its `arg_groups/model_overrid
 | sm100: B200 | trtllm_mha | 16 bit | 64, whatever the setting |
 | others: A100 (sm80), L40S (sm89) | flashinfer | 16 bit | 1 |
 
-None of them takes float32; Triton's do. Blending writes the cache slot by slot and was never run
-with pages.
+None of them takes float32; Triton's do. Blending writes the cache slot by slot and was never tried
+with larger pages.
 
 In float32 with heads of width 128, Triton's prefill needs 128 KiB of shared memory on an H100, and
 192 KiB on an A100, which has 163. Full-size pairs therefore run in bfloat16 there. The narrow heads
@@ -44,7 +44,7 @@ def attention_backend(
             )
         return "triton"
     if asked is None and blends and capability[0] == 10:
-        return "triton"
+        return "triton"  # SGLang's choice there has pages of 64 tokens
     return asked
 
 

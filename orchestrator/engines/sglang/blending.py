@@ -47,8 +47,8 @@ def open_engine(job: Job) -> SglangBlendingEngine:
 class SglangStudent(SglangSampler):
     """Samples from the student, beside the teacher if the behavior needs it, else alone.
 
-    Only one of the two engines is up at a time. Beside the teacher the uniforms are the torch
-    engine's. Tokens differ only through the last digits of logits, which depend on the rest of the
+    Only one of the two engines is up at a time. Beside the teacher the uniforms equal the torch
+    engine's: tokens differ only through the last digits of logits, which depend on the rest of the
     batch.
     """
 
@@ -73,11 +73,17 @@ class SglangStudent(SglangSampler):
         """As `Sampler.log_probs`, by decoding with the ids forced."""
         if not self._beside_teacher:
             return super().log_probs(ids)
-        behavior, key = TrustRegion(0.0), SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0)
+        behavior = TrustRegion(0.0)
         order = Order(
-            behavior, key, self._space, len(ids) - 1, drafted=LONGEST_ROUND, forced=tuple(ids[1:])
+            behavior,
+            SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0),  # any: forced ids ignore the uniforms
+            self._space,
+            len(ids) - 1,
+            drafted=LONGEST_ROUND,
+            forced=tuple(ids[1:]),
         )
-        (answer,) = self._answers(Generate([Ask(0, (ids[0],), order)], len(ids) - 1, (), None))
+        call = Generate([Ask(0, (ids[0],), order)], len(ids) - 1, (), None)
+        (answer,) = self._answers(call)
         return unpack(answer.kept[ROWS], row_type(behavior, 0))["student"].tolist()
 
     def sample(
@@ -92,7 +98,7 @@ class SglangStudent(SglangSampler):
         at_once = limits.at_once or self._job.runtime.rollout_batch
         running = min(len(requests), process.requests, at_once or len(requests))
         drafted = self._draft_length(behavior, running)
-        asks = []
+        asks: list[Ask] = []
         for index, request in enumerate(requests):
             order = Order(
                 behavior, request.key, self._space, limits.max_tokens, limits.support, drafted
@@ -122,12 +128,12 @@ class SglangStudent(SglangSampler):
     def _draft_length(self, behavior: Behavior, rows: int) -> int:
         """γ: the configured one, else by behavior, models and device; it changes no token."""
         setup = self._setup
-        cost_ratio = (
-            memory.decoder(setup.teacher, setup).parameters
-            / memory.decoder(setup.student, setup).parameters
-        )
+        # Decoding reads all parameters, so the ratio of their numbers is the cost of a pass of the
+        # teacher in passes of the student.
+        student = memory.decoder(setup.student, setup).parameters
+        teacher = memory.decoder(setup.teacher, setup).parameters
         arithmetic = arithmetic_cost(rows, torch.cuda.is_available())
-        suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
+        suggested = draft_length(behavior.acceptance_guess, teacher / student, arithmetic)
         return min(self._job.runtime.draft_length or suggested, LONGEST_ROUND)
 
     def _blended(
@@ -139,40 +145,44 @@ class SglangStudent(SglangSampler):
             records = unpack(answer.kept[ROWS], row_type(behavior, limits.support))
             if records["token"].tolist() != answer.tokens:
                 raise RuntimeError(
-                    f"SGLang gave back {len(answer.tokens)} tokens and records of {len(records)} others"
+                    f"SGLang gave back {len(answer.tokens)} tokens, "
+                    f"and records of {len(records)} others"
                 )
-            for name, owner in (("student", "student"), ("behavior", "teacher")):
-                if np.isnan(records[name]).any():
-                    raise NotFinite(f"the {owner}'s logits are not finite")
+            if np.isnan(records["student"]).any():
+                raise NotFinite("the student's logits are not finite")
+            if np.isnan(records["behavior"]).any():  # with a finite student it is the teacher
+                raise NotFinite("the teacher's logits are not finite")
             self._check_end(answer, limits)
             rows = torch.full((len(records),), row)
-            record.add(
-                rows, torch.arange(len(records)), kept_of_records(records, behavior, limits.support)
-            )
+            kept = kept_of_records(records, behavior, limits.support)
+            record.add(rows, torch.arange(len(records)), kept)
             record.lengths[row] = len(records)
-            counts = {name: int(records[name].sum()) for name in ("drafted", "accepted")}
-            record.count(torch.tensor([row]), rounds=int((records["drafted"] > 0).sum()), **counts)
-        return record.finish(
-            [requests[answer.index] for answer in answers], self._setup.student.eos, blended=True
-        )
+            record.count(
+                torch.tensor([row]),
+                rounds=int((records["drafted"] > 0).sum()),
+                drafted=int(records["drafted"].sum()),
+                accepted=int(records["accepted"].sum()),
+            )
+        answered = [requests[answer.index] for answer in answers]
+        return record.finish(answered, self._setup.student.eos, blended=True)
 
 
 def blending_settings(job: Job) -> Settings:
     """Settings of the engine of both models. UserError if they do not fit the setup or the GPU."""
-    setup, teacher = job.setup, job.teacher
+    setup = job.setup
+    teacher = job.teacher
     assert teacher is not None, "this job was opened without a teacher"
     settings(job, teacher, "teacher")  # refuses a teacher with another vocabulary
-    student = settings(job, job.initial, "student")
     asked = job.runtime.attention_backend
-    there = granted(job, "blending")
     both = replace(
-        student,
+        settings(job, job.initial, "student"),
         second=Second(teacher.path, LONGEST_ROUND),
         requests=min(blending_requests(setup), memory.CPU_BATCH),
         attention=attention_backend(asked, setup.engine.dtype, capability(), blends=True),
     )
-    if there is None:
+    budget = granted(job, "blending")
+    if budget is None:
         return both
     return replace(
-        both, needed_gib=there.own_gib, cache_tokens=there.kv_tokens, requests=there.requests
+        both, needed_gib=budget.own_gib, cache_tokens=budget.kv_tokens, requests=budget.requests
     )

@@ -1,7 +1,7 @@
 """A request's order to the blending engine, and the record returned with each token. No SGLang.
 
-An order travels as plain data in the request's sampling parameters. A row, the record of one token,
-comes back as bytes: a hundred support ids with their log q then cost one small object per token
+An order travels as plain data in the request's sampling parameters. The record of one token, a row,
+comes back as bytes. A hundred support ids with their log q are then one small object per token
 instead of two hundred.
 """
 
@@ -38,14 +38,12 @@ class Order:
 
     def as_parameters(self) -> dict[str, Any]:
         """Plain data, for the request's `custom_params`."""
-        law = {"name": type(self.behavior).__name__, **vars(self.behavior)}
-        plain = {
-            "behavior": law,
-            "key": asdict(self.key),
-            "space": asdict(self.space),
-            "forced": list(self.forced),
-        }
-        return {**vars(self), **plain}
+        parameters = dict(vars(self))
+        parameters["behavior"] = {"name": type(self.behavior).__name__, **vars(self.behavior)}
+        parameters["key"] = asdict(self.key)
+        parameters["space"] = asdict(self.space)
+        parameters["forced"] = list(self.forced)
+        return parameters
 
     @staticmethod
     def of_parameters(parameters: dict[str, Any]) -> Order:
@@ -95,15 +93,12 @@ def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) 
         assert kept.teacher is not None
         values |= {"support_ids": kept.support_ids, **vars(kept.teacher)}
     assert set(values) == set(row.names or ())
-    words = []
+    words: list[Tensor] = []
     for name in row.names or ():
         value = values[name]
-        word = (
-            value.float().contiguous().view(torch.int32)
-            if value.is_floating_point()
-            else value.int()
-        )
-        words.append(word.reshape(len(value), -1))
+        if value.is_floating_point():
+            value = value.float().contiguous().view(torch.int32)  # the same bits
+        words.append(value.int().reshape(len(value), -1))
     return torch.cat(words, 1)
 
 
@@ -121,7 +116,10 @@ def kept_of_records(records: NDArray[np.void], behavior: Behavior, support: int)
     teacher = None
     if support:
         teacher = TeacherScores(
-            *map(column, ("support_BTK", "token_BT", "entropy_BT", "overlap_BT"))
+            support_BTK=column("support_BTK"),
+            token_BT=column("token_BT"),
+            entropy_BT=column("entropy_BT"),
+            overlap_BT=column("overlap_BT"),
         )
     return Kept(
         tokens=column("token").long(),

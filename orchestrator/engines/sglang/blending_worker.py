@@ -1,6 +1,6 @@
 """Blended decoding inside SGLang's scheduler process, as a speculative algorithm of our own.
 
-The only file that touches private parts of SGLang for it. They change from version to version:
+Blending touches private parts of SGLang in this file alone. They change from version to version:
 `private` pins the version and checks it in each process, and the parity test
 (`tests/engines/sglang/test_blending.py`) must pass before the pin moves.
 
@@ -9,9 +9,10 @@ model" in SGLang's words, is the teacher. SGLang's operations on its main model 
 student: swapped weights, flushed cache, ordinary decoding. A round is the one of
 `engines.torch.decoding`:
 
-1. The student decodes γ tokens, the first one after the pending token. Each step is an ordinary decoding step.
-2. The teacher reads the pending token and all drafts but the last in one pass, an ordinary prefill of γ tokens behind
-   a cached prefix.
+1. The student decodes γ tokens, the first one after the pending token. Each step is an ordinary
+   decoding step.
+2. The teacher reads the pending token and all drafts but the last in one pass, an ordinary prefill
+   of γ tokens behind a cached prefix.
 3. `verdict` decides. Both models have written the KV of the same tokens into the same slots; the
    first `count` slots stay.
 
@@ -24,8 +25,8 @@ that would need one more student distribution.
 Sampling stays exact under SGLang's handling of requests:
 
 - Prefix-cache hits, chunked prefill, retraction: slots hold the KV of both models for the same
-  tokens, from whichever request, and every uniform belongs to its sequence and position. A
-  retracted request continues where it stopped.
+  tokens, also if another request wrote them, and every uniform belongs to its sequence and
+  position. A retracted request continues where it stopped.
 - Overlapped scheduling is off: the worker reads the pending token from the request and puts rows on
   it, which requires an up-to-date request. A round waits for its own verdict anyway.
 - CUDA graphs are off: SGLang captures a speculative algorithm's main model for tree verification,
@@ -114,20 +115,18 @@ def open_engine(settings: Settings, arguments: dict[str, Any]) -> Engine:
     register()
     second = settings.second
     assert second is not None
-    return BlendingEngine(
-        **arguments
-        | {
-            "speculative_algorithm": ALGORITHM,
-            "speculative_draft_model_path": second.model,
-            "speculative_eagle_topk": 1,
-            "speculative_num_steps": max(1, second.drafted - 1),
-            "speculative_num_draft_tokens": second.drafted,
-            "chunked_prefill_size": second.prefilled or PREFILLED_BY_TWO,
-            "page_size": 1,
-            "disable_overlap_schedule": True,
-            "disable_cuda_graph": True,
-        }
-    )
+    blending = {
+        "speculative_algorithm": ALGORITHM,
+        "speculative_draft_model_path": second.model,
+        "speculative_eagle_topk": 1,
+        "speculative_num_steps": max(1, second.drafted - 1),
+        "speculative_num_draft_tokens": second.drafted,
+        "chunked_prefill_size": second.prefilled or PREFILLED_BY_TWO,
+        "page_size": 1,
+        "disable_overlap_schedule": True,
+        "disable_cuda_graph": True,
+    }
+    return BlendingEngine(**(arguments | blending))
 
 
 class _Algorithm(CustomSpecAlgo):
@@ -192,9 +191,8 @@ class BlendingWorker(BaseSpecWorker):
 
     def _prefill(self, batch: Any) -> GenerationBatchResult:
         """Feed the new part of each prompt to both models; complete prompts get a first token."""
-        student_logits, teacher_logits = (
-            self._logits(batch, runner) for runner in (self._student, self._teacher)
-        )
+        student_logits = self._logits(batch, self._student)
+        teacher_logits = self._logits(batch, self._teacher)
         tokens = torch.zeros(len(batch.reqs), dtype=torch.int64, device=batch.device)
         # A prompt's chunk before the last is followed by the rest of the prompt, not by a new
         # token.
@@ -233,18 +231,20 @@ class BlendingWorker(BaseSpecWorker):
 
     def _round(self, batch: Any) -> GenerationBatchResult:
         """Decode γ student drafts for each request, run one teacher pass, and judge."""
-        reqs, start, start_cpu = batch.reqs, batch.seq_lens, batch.seq_lens_cpu
+        reqs = batch.reqs
+        start = batch.seq_lens
+        start_cpu = batch.seq_lens_cpu
         for req, cached in zip(reqs, start_cpu.tolist(), strict=True):
             if cached != len(req.origin_input_ids) + len(req.output_ids) - 1:
                 raise RuntimeError(
                     f"request {req.rid}: {cached} cached tokens, not all but the pending one"
                 )
+        # Drafts beyond the length limit of the shortest request are of use to no request.
         left = max(_order(req).max_tokens - len(req.output_ids) for req in reqs)
         length = min(self._gamma, left, max(_order(req).drafted for req in reqs))
-        table, positions = (
-            batch.req_to_token_pool.req_to_token,
-            start[:, None] + torch.arange(length, device=batch.device),
-        )
+        # SGLang reserves slots for γ drafts behind each request before it calls the worker.
+        table = batch.req_to_token_pool.req_to_token
+        positions = start[:, None] + torch.arange(length, device=batch.device)
         slots = table[batch.req_pool_indices.long()[:, None], positions].to(torch.int64)
         draws, responses, forced = self._given(reqs, length)
         space = _order(reqs[0]).space
@@ -255,7 +255,8 @@ class BlendingWorker(BaseSpecWorker):
         )
         for step in range(length):
             batch.forward_mode = ForwardMode.DECODE
-            batch.input_ids, batch.out_cache_loc = fed[-1], slots[:, step].contiguous()
+            batch.input_ids = fed[-1]
+            batch.out_cache_loc = slots[:, step].contiguous()
             _set_lengths(batch, start + step + 1, start_cpu + step + 1)
             log_p[:, step] = space.student_log_prob(self._logits(batch, self._student))
             at_step = None if forced is None else forced[:, step]
@@ -264,9 +265,11 @@ class BlendingWorker(BaseSpecWorker):
             )
 
         batch.forward_mode = ForwardMode.EXTEND
-        batch.input_ids, batch.out_cache_loc = torch.stack(fed[:-1], 1).flatten(), slots.flatten()
+        batch.input_ids = torch.stack(fed[:-1], 1).flatten()
+        batch.out_cache_loc = slots.flatten()
         _set_lengths(batch, start + length, start_cpu + length)
-        batch.prefix_lens, batch.extend_lens = start_cpu.tolist(), [length] * len(reqs)
+        batch.prefix_lens = start_cpu.tolist()
+        batch.extend_lens = [length] * len(reqs)
         batch.extend_num_tokens = length * len(reqs)
         head = self._teacher_head(batch)
 
@@ -286,8 +289,14 @@ class BlendingWorker(BaseSpecWorker):
         """The uniforms of each request's next γ = `length` positions, the first of these positions,
         and the ids forced there.
         """
-        orders, start = [_order(req) for req in reqs], [len(req.output_ids) for req in reqs]
-        draws = self._randomness.draws([self._uniforms(req) for req in reqs], start, length)
+        orders: list[Order] = []
+        start: list[int] = []
+        of_requests: list[Tensor] = []
+        for req in reqs:
+            orders.append(_order(req))
+            start.append(len(req.output_ids))
+            of_requests.append(self._uniforms(req))
+        draws = self._randomness.draws(of_requests, start, length)
         forced = forced_ids(orders, start, length, self._device)
         return draws, torch.tensor(start, device=self._device), forced
 
@@ -298,8 +307,9 @@ class BlendingWorker(BaseSpecWorker):
         return req.blending_draws
 
     def _emit(self, reqs: list[Any], drafts: Drafts) -> tuple[Tensor, Tensor]:
-        """Judge the drafts and put a record of each emitted token on its request: tokens (B, γ),
-        counts (B,).
+        """Judge the drafts, and put a record of each emitted token on its request.
+
+        Returns the tokens (B, γ) and the number of emitted ones (B,).
         """
         emitted = verdict([_order(req) for req in reqs], drafts)
         for req, records in zip(reqs, emitted.records, strict=True):
@@ -308,9 +318,8 @@ class BlendingWorker(BaseSpecWorker):
 
     def _logits(self, batch: Any, runner: Any) -> Tensor:
         """Logits (B, V) after the last token fed to each request."""
-        return runner.forward(
-            _forward_batch(batch, runner, CaptureHiddenMode.NULL)
-        ).logits_output.next_token_logits
+        forward = _forward_batch(batch, runner, CaptureHiddenMode.NULL)
+        return runner.forward(forward).logits_output.next_token_logits
 
     def _teacher_head(self, batch: Any) -> Callable[[Tensor, int], Tensor]:
         """Run one pass over γ tokens of each request; returns a function that computes logits.
@@ -343,11 +352,9 @@ def _forward_batch(batch: Any, runner: Any, hidden: CaptureHiddenMode) -> Forwar
 
 def _set_lengths(batch: Any, lengths: Tensor, lengths_cpu: Tensor) -> None:
     """Set the tokens of each request after a pass; SGLang restores the fields after the round."""
-    batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = (
-        lengths,
-        lengths_cpu,
-        int(lengths_cpu.sum()),
-    )
+    batch.seq_lens = lengths
+    batch.seq_lens_cpu = lengths_cpu
+    batch.seq_lens_sum = int(lengths_cpu.sum())
 
 
 def _order(req: Any) -> Order:

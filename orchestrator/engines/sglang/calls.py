@@ -7,9 +7,11 @@ from typing import Any, Protocol
 
 from orchestrator.engines.interface import Owner
 
-LOG_PROBS, SUPPORT = "log_probs", "support"  # recorded of each token: (log p, log μ), and K ids
-ROWS = "rows"  # or, while the teacher decodes, a record; see `blending_rows`
-RETRACTIONS, CACHED = "num_retractions", "cached_tokens"  # of a request: retractions, prefix hits
+LOG_PROBS = "log_probs"  # of each token: (log p, log μ)
+SUPPORT = "support"  # of each token: K ids
+ROWS = "rows"  # beside the teacher, of each token: a record of `blending_rows`
+RETRACTIONS = "num_retractions"  # of a request
+CACHED = "cached_tokens"  # of a request: its hits in the prefix cache
 KEPT = (LOG_PROBS, SUPPORT, ROWS, RETRACTIONS, CACHED)
 
 

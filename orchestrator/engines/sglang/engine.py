@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from orchestrator.engines import memory
+from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import Capability, attention_backend
@@ -37,10 +38,8 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # of a call on an engine that is lost without one more response
 PART = 64  # responses that are handed on together
-# Tokens per second over all requests that even a slow machine decodes, and the tokens between
-# signs.
-SLOWEST = {"cuda": 200.0, "cpu": 5.0}
-TELLS_EVERY = 64
+SLOWEST = {"cuda": 200.0, "cpu": 5.0}  # tokens per second over all requests, on slow machines
+TELLS_EVERY = 64  # tokens of each request between two reports of the scheduler
 PATIENCE_S = 120.0
 
 
@@ -85,7 +84,8 @@ class SglangSampler:
     """
 
     def __init__(self, job: Job, owner: Owner):
-        self._job, self._setup = job, job.setup
+        self._job = job
+        self._setup = job.setup
         self._owner: Owner = owner
         folder = job.initial if owner == "student" else job.teacher
         assert folder is not None, "this job was opened without a teacher"
@@ -125,7 +125,7 @@ class SglangSampler:
         """Yield one response to each request, as they finish."""
         assert isinstance(behavior, Student | Tempered), "this engine holds one model"
         tau = behavior.tau if isinstance(behavior, Tempered) else 1.0
-        asks = []
+        asks: list[Ask] = []
         for index, request in enumerate(requests):
             draw = Draw(seed_of(request.key), len(request.prompt_ids), tau, limits.support)
             asks.append(Ask(index, request.prompt_ids, draw))
@@ -155,7 +155,9 @@ class SglangSampler:
 
     def _answers(self, call: Generate) -> Iterator[Answer]:
         """Yield the answer to each ask; if the engine is lost, ask a new one for the missing."""
-        process, missing, attempts = self._opened(), {ask.index: ask for ask in call.asks}, 0
+        process = self._opened()
+        missing = {ask.index: ask for ask in call.asks}
+        attempts = 0
         while missing:
             left = Generate(list(missing.values()), call.max_tokens, call.stop, call.at_once)
             try:
@@ -165,7 +167,7 @@ class SglangSampler:
                             f"SGLang sampled from weights {answer.version}, not {process.version}"
                         )
                     del missing[answer.index]
-                    attempts = 0
+                    attempts = 0  # only an engine that dies without one more answer is hopeless
                     yield answer
             except EngineLost as error:
                 attempts += 1
@@ -181,24 +183,30 @@ class SglangSampler:
         """Make rollouts of answers, in their order."""
         longest = max(len(answer.tokens) for answer in answers)
         shape = (len(answers), longest)
-        tokens, support = (
-            torch.zeros(shape, dtype=torch.long),
-            torch.zeros(*shape, limits.support, dtype=torch.long),
-        )
-        student, behavior = torch.zeros(shape), torch.zeros(shape)
+        tokens = torch.zeros(shape, dtype=torch.long)
+        support = torch.zeros(*shape, limits.support, dtype=torch.long)
+        student = torch.zeros(shape)
+        behavior = torch.zeros(shape)
+        answered: list[Request] = []
+        lengths: list[int] = []
+        truncated: list[bool] = []
         for row, answer in enumerate(answers):
             self._check(answer, limits)
             count = len(answer.tokens)
             tokens[row, :count] = torch.tensor(answer.tokens)
             pairs = torch.from_numpy(np.stack(answer.kept[LOG_PROBS]))
-            student[row, :count], behavior[row, :count] = pairs[:, 0], pairs[:, 1]
+            student[row, :count] = pairs[:, 0]
+            behavior[row, :count] = pairs[:, 1]
             if limits.support:
                 support[row, :count] = torch.from_numpy(np.stack(answer.kept[SUPPORT]))
+            answered.append(requests[answer.index])
+            lengths.append(count)
+            truncated.append(not answer.stopped)
         return Rollouts(
-            requests=[requests[answer.index] for answer in answers],
+            requests=answered,
             tokens_BT=tokens,
-            lengths_B=torch.tensor([len(answer.tokens) for answer in answers]),
-            truncated_B=torch.tensor([not answer.stopped for answer in answers]),
+            lengths_B=torch.tensor(lengths),
+            truncated_B=torch.tensor(truncated),
             student_BT=student,
             behavior_BT=behavior,
             support_ids_BTK=support,
@@ -212,45 +220,54 @@ class SglangSampler:
 
     def _check_end(self, answer: Answer, limits: Limits) -> None:
         """Raise RuntimeError if a response ends neither with EOS nor at its limit."""
-        count, last = len(answer.tokens), answer.tokens[-1]
-        if answer.stopped != (last == self._setup.student.eos) or not (
-            answer.stopped or count == limits.max_tokens
-        ):
+        count = len(answer.tokens)
+        last = answer.tokens[-1]
+        ends_in_eos = last == self._setup.student.eos
+        ends_at_limit = count == limits.max_tokens
+        if answer.stopped != ends_in_eos or not (ends_in_eos or ends_at_limit):
             raise RuntimeError(
-                f"SGLang ended a response after {count} of {limits.max_tokens} tokens, with id {last}"
+                f"SGLang ended a response after {count} of {limits.max_tokens} tokens, "
+                f"with id {last}"
             )
 
 
 def seed_of(key: SequenceKey) -> int:
     """63 bits of the sha256 of a key."""
-    return (
-        int.from_bytes(hashlib.sha256(json.dumps(astuple(key)).encode()).digest()[:8], "big") >> 1
-    )
+    digest = hashlib.sha256(json.dumps(astuple(key)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def silence_s(call: Generate) -> float:
     """Seconds of silence after which the engine counts as hung: for prompts and some tokens."""
     rate = SLOWEST["cuda" if torch.cuda.is_available() else "cpu"]
     prompts = sum(len(ask.prompt) for ask in call.asks)
-    return PATIENCE_S + (prompts / 10 + TELLS_EVERY * min(len(call.asks), memory.CPU_BATCH)) / rate
+    decoded = TELLS_EVERY * min(len(call.asks), memory.CPU_BATCH)
+    # Reading a prompt's token takes about a tenth of decoding one.
+    return PATIENCE_S + (prompts / 10 + decoded) / rate
 
 
 def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
     """The settings of a model's engine. UserError if its vocabulary is not the setup's."""
     setup = job.setup
-    found = json.loads((Path(folder.path) / "config.json").read_text(encoding="utf-8"))[
-        "vocab_size"
-    ]
-    if found != setup.vocabulary.size:
+    text = (Path(folder.path) / "config.json").read_text(encoding="utf-8")
+    size = json.loads(text)["vocab_size"]
+    if size != setup.vocabulary.size:
         raise UserError(
-            f"{owner} {folder.path}: {found} vocabulary rows; the setup declares {setup.vocabulary.size}; "
-            "student and teacher must share one vocabulary"
+            f"{owner} {folder.path}: {size} vocabulary rows: expected {setup.vocabulary.size}, "
+            "as the setup declares for student and teacher alike"
         )
     longest = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
     context = setup.training.max_prompt_tokens + longest
-    there = granted(
-        job, "answering" if owner == "teacher" else "decoding" if job.trains else "evaluating"
-    )
+    situation: Situation = "decoding" if job.trains else "evaluating"
+    if owner == "teacher":
+        situation = "answering"
+    budget = granted(job, situation)
+    if budget is None:
+        cache_tokens = memory.cpu_cache_tokens(setup, context, owner)
+        requests = memory.CPU_BATCH
+    else:
+        cache_tokens = budget.kv_tokens
+        requests = budget.requests
     return Settings(
         model=folder.path,
         dtype=setup.engine.dtype,
@@ -259,12 +276,10 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         student_eos=setup.student.eos,
         teacher_eos=setup.teacher.eos,
         context=context,
-        gpu=there is not None,
-        needed_gib=None if there is None else there.own_gib,
-        cache_tokens=memory.cpu_cache_tokens(setup, context, owner)
-        if there is None
-        else there.kv_tokens,
-        requests=memory.CPU_BATCH if there is None else there.requests,
+        gpu=budget is not None,
+        needed_gib=None if budget is None else budget.own_gib,
+        cache_tokens=cache_tokens,
+        requests=requests,
         takes_turns=job.takes_turns,
         shards=job.on.count,
         attention=attention_backend(

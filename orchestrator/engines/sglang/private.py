@@ -1,9 +1,9 @@
-"""Code on SGLang's private parts, read in one version. Imported only in an engine's own processes.
+"""Uses SGLang's private parts, read in one version. Imported only in an engine's own processes.
 
-SGLang spawns a server's processes. Each imports `engines.sglang.server`, which calls `prepare`: all
-of them have the platform and the sampler below. The sampler replaces SGLang's own through its
-registry of sampling backends. It reads logits in the setup's token space, as the torch engine does,
-and returns with each token its values for the rollout.
+SGLang spawns a server's processes. Each imports `engines.sglang.server`, which calls `prepare`, so
+that all of them have the platform and the sampler below. The sampler replaces SGLang's own through
+its registry of sampling backends. It reads logits in the setup's token space, as the torch engine
+does, and returns with each token its values for the rollout.
 
 Shapes: B requests of a batch, V vocabulary rows, K support ids.
 """
@@ -55,7 +55,8 @@ def check_version() -> None:
     found = importlib.metadata.version("sglang")
     if found != VERSION:
         raise RuntimeError(
-            f"sglang {found} is installed: expected {VERSION}, whose inside this program was written for"
+            f"sglang {found} is installed: expected {VERSION}, "
+            "whose inside this program was written for"
         )
 
 
@@ -113,8 +114,7 @@ def open_engine(settings: Settings) -> Any:
     # The setup may ask for more than a model's configuration allows; other engines permit it, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
     if settings.shards > 1 and not settings.gpu:
-        # SGLang wants cores for each shard. The plain platform binds none, but SGLang counts
-        # entries.
+        # SGLang wants cores for each shard, and counts these entries. The plain platform binds none.
         os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join("0" * settings.shards)
     if settings.second is not None:
         from orchestrator.engines.sglang import blending_worker
@@ -341,20 +341,21 @@ def _draw_part(
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
     tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
     log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
-    known = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws]).to(
-        logits.device, non_blocking=True
-    )
-    responses = positions - known[:, 1] + 1
-    tokens = speculation.sample(log_mu, keyed_uniforms(known[:, 0], responses))
+    seeds_and_prompts = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws])
+    seeds_and_prompts = seeds_and_prompts.to(logits.device, non_blocking=True)  # in one copy
+    # Uniforms belong to positions of the response, so that a retracted request repeats none.
+    responses = positions - seeds_and_prompts[:, 1] + 1
+    tokens = speculation.sample(log_mu, keyed_uniforms(seeds_and_prompts[:, 0], responses))
     if shards is not None:
         tokens = agreed(tokens, shards)
     if any(draw["forced"] for draw in draws):
         for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
             if position < len(draw["forced"]):
                 tokens[row] = draw["forced"][position]
-    both = [speculation.log_prob_of(tokens, log_prob) for log_prob in (log_p, log_mu)]
+    student = speculation.log_prob_of(tokens, log_p)
+    behavior = speculation.log_prob_of(tokens, log_mu)
     support = log_p.topk(draws[0]["support"], dim=-1).indices.int()
-    return tokens, torch.stack(both, -1).float(), support
+    return tokens, torch.stack([student, behavior], -1).float(), support
 
 
 def _sampler_class() -> Any:

@@ -1,6 +1,7 @@
-"""Runs an SGLang engine in its own process: starts, calls, ends and restarts it, and gives it weights.
+"""Runs an SGLang engine in its own process: starts, calls, loads, ends and restarts it.
 
-Weights go to it as a model folder; tensors are written to one in shared memory first.
+Weights go to it as a model folder; tensors are written to one in shared memory first. In the
+engine's process, `private.update_weights` has SGLang read the folder and empties the prefix cache.
 A dead or silent process is replaced by a new one in the same weights. That costs only time, since
 responses depend on their own requests alone.
 """
@@ -71,9 +72,10 @@ class EngineProcess:
         if settings.needed_gib is not None:
             wait_for_memory(settings.needed_gib, "an SGLang engine")
         environment = {"HF_HUB_OFFLINE": "1"}
-        environment |= (
-            toolchain.environment(os.environ) if settings.gpu else {"OMP_NUM_THREADS": "1"}
-        )
+        if settings.gpu:
+            environment |= toolchain.environment(os.environ)
+        else:
+            environment["OMP_NUM_THREADS"] = "1"
         environment |= attention.environment(settings.attention, settings.dtype, settings.gpu)
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._child = Child(MODULE, "the SGLang engine", environment, self._printed)
@@ -84,7 +86,8 @@ class EngineProcess:
 
     def load(self, weights: WeightsRef) -> None:
         """Sample from these weights from now on. Raises EngineLost, or EngineRefused if unfit."""
-        self._weights, self._loads = weights, self._loads + 1
+        self._weights = weights
+        self._loads += 1  # a name of its own: the same step may be loaded twice, in other weights
         if self._child is None:
             self.start()
         else:
@@ -100,9 +103,9 @@ class EngineProcess:
 
     def end(self) -> None:
         """End the process and all its children."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.end()
+        if self._child is not None:
+            self._child.end()
+            self._child = None
         if self._printed is not None:
             self._printed.close()
             self._printed = None
@@ -131,7 +134,10 @@ class EngineProcess:
 
     @contextmanager
     def _call(self) -> Iterator[Child]:
-        """The process for one call. It is ended unless the call is answered to its end."""
+        """The process for one call. It is ended unless the call is answered to its end.
+
+        A caller may stop early, and answers that it did not read would be taken for the next call's.
+        """
         assert self._child is not None
         whole = False
         try:

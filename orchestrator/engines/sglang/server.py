@@ -2,7 +2,8 @@
 
 SGLang installs signal handlers, ends its whole process tree when one of its processes dies, and
 starts others that import this module again. It therefore runs in its own process, which `process`
-can end and restart. The first call holds the engine's settings.
+can end and restart. The first call holds the engine's settings, and `private` makes them SGLang's
+arguments (`_arguments`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Server:
 
     async def _response(self, ask: Ask, call: Generate) -> Answer:
         processor, parameters = private.custom_parameters(ask.draw)
-        found = await self._engine.async_generate(
+        response = await self._engine.async_generate(
             input_ids=list(ask.prompt),
             sampling_params={
                 "max_new_tokens": call.max_tokens,
@@ -71,13 +72,17 @@ class Server:
             },
             custom_logit_processor=processor,
         )
-        about = found["meta_info"]
+        about = response["meta_info"]
         reason = about["finish_reason"]
         if reason["type"] not in ("stop", "length"):
             raise RuntimeError(f"SGLang gave a request up: {reason.get('message', reason)}")
         kept = {name: about[name] for name in KEPT if name in about}
         return Answer(
-            ask.index, found["output_ids"], reason["type"] == "stop", about["weight_version"], kept
+            index=ask.index,
+            tokens=response["output_ids"],
+            stopped=reason["type"] == "stop",
+            version=about["weight_version"],
+            kept=kept,
         )
 
     async def _signs(self) -> None:

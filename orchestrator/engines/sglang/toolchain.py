@@ -44,19 +44,18 @@ def environment(environ: Mapping[str, str], system: Path = SYSTEM) -> dict[str, 
     Without a usable toolkit CUDA_HOME is unchanged.
     """
     cache = kernel_cache(environ)
-    found = {
+    variables = {
         "SGLANG_CACHE_DIR": str(cache),
         "SGLANG_JIT_CACHE_DIR": environ.get("SGLANG_JIT_CACHE_DIR") or str(cache / "jit"),
     }
-    folders = [
-        str(Path(sys.executable).parent)
-    ]  # ninja comes as a wheel; its environment may not be on PATH
+    # ninja comes as a wheel, and the virtual environment that holds it may not be on PATH.
+    folders = [str(Path(sys.executable).parent)]
     home = toolkit(environ, system)
     if home is not None:
-        found["CUDA_HOME"] = str(home)
+        variables["CUDA_HOME"] = str(home)
         folders.insert(0, str(home / "bin"))
-    found["PATH"] = os.pathsep.join([*folders, environ.get("PATH", os.defpath)])
-    return found
+    variables["PATH"] = os.pathsep.join([*folders, environ.get("PATH", os.defpath)])
+    return variables
 
 
 def kernel_cache(environ: Mapping[str, str]) -> Path:
@@ -103,7 +102,7 @@ def defect(folder: Path) -> str | None:
 
 def missing(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
     """List the tools that a GPU engine lacks here, each with its remedy. Runs the C++ compiler."""
-    lines = []
+    lines: list[str] = []
     if toolkit(environ, system) is None:
         defects = dict.fromkeys(filter(None, map(defect, _candidates(environ, system))))
         why = f" ({'; '.join(defects)})" if defects else ""
@@ -121,7 +120,8 @@ def missing(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
         lines.append("ninja: make setup-engines installs it")
     if not _can_write(kernel_cache(environ)):
         lines.append(
-            f"a folder for kernels that can be written to, not {kernel_cache(environ)}: set SGLANG_CACHE_DIR"
+            f"a folder for kernels that can be written to, not {kernel_cache(environ)}: "
+            "set SGLANG_CACHE_DIR"
         )
     return lines
 

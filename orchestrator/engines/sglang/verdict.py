@@ -25,12 +25,11 @@ from orchestrator.policy.randomness import JUDGED, Role, uniforms
 
 @dataclass(frozen=True)
 class Drafts:
-    """A round before its verdict: `tokens` (B, γ), drawn from `log_p` (B, γ, V) with `draws` (B,
-    roles, γ).
+    """A round before its verdict: `tokens` (B, γ), drawn from `log_p` (B, γ, V).
 
-    `start` (B,) are the positions of the first drafts in their responses.
-    `log_q` computes the teacher's log-probabilities (b, γ, V) of requests with indices (b,).
-    `forced` (B, γ) has forced ids, −1 for none; it is None if no request has any.
+    `draws` (B, roles, γ) are the uniforms, and `start` (B,) the positions of the first drafts in
+    their responses. `log_q` computes the teacher's log-probabilities (b, γ, V) of requests with
+    indices (b,). `forced` (B, γ) has forced ids, −1 for none; it is None if no request has any.
     """
 
     tokens: Tensor
@@ -55,13 +54,15 @@ class Emitted:
 
 def verdict(orders: Sequence[Order], drafts: Drafts) -> Emitted:
     """Judge the drafts of B requests; see `rounds.judge`."""
-    tokens, count = torch.empty_like(drafts.tokens), torch.empty_like(drafts.tokens[:, 0])
+    tokens = torch.empty_like(drafts.tokens)
+    count = torch.empty_like(drafts.tokens[:, 0])
     records: list[list[bytes]] = [[] for _ in orders]
     for part in _parts(orders, drafts.log_p[0].numel()):
         order = orders[part[0]]
         at = torch.tensor(part, device=tokens.device)
         judged = _judge(order, drafts, at)
-        tokens[at], count[at] = judged.tokens, judged.count
+        tokens[at] = judged.tokens
+        count[at] = judged.count
         for owner, record in _records(judged, order):
             records[part[owner]].append(record)
     return Emitted(tokens, count, records)
@@ -69,25 +70,24 @@ def verdict(orders: Sequence[Order], drafts: Drafts) -> Emitted:
 
 def _judge(order: Order, drafts: Drafts, at: Tensor) -> Round:
     """Judge some of the requests, all of one behavior."""
-    proposed, draws = drafts.tokens[at], drafts.draws[at]
-    accept, residual = draws[:, Role.ACCEPT], draws[:, Role.RESIDUAL]
+    draws = drafts.draws[at]
     judged = judge(
         order.behavior,
-        proposed,
+        drafts.tokens[at],
         drafts.log_p[at],
         drafts.log_q(at),
-        accept,
-        residual,
+        draws[:, Role.ACCEPT],
+        draws[:, Role.RESIDUAL],
         drafts.start[at],
     )
     if drafts.forced is None:
         return judged
+    # A round of forced ids is emitted as a whole, however the verdict on it came out.
     given = drafts.forced[at]
     all_given = (given >= 0).all(-1)
     tokens = torch.where(all_given[:, None], given, judged.tokens)
-    return replace(
-        judged, tokens=tokens, count=judged.count.masked_fill(all_given, tokens.shape[1])
-    )
+    count = judged.count.masked_fill(all_given, tokens.shape[1])
+    return replace(judged, tokens=tokens, count=count)
 
 
 def _records(judged: Round, order: Order) -> Iterator[tuple[int, bytes]]:
@@ -106,7 +106,10 @@ def _records(judged: Round, order: Order) -> Iterator[tuple[int, bytes]]:
 
 
 def _parts(orders: Sequence[Order], size: int) -> Iterator[list[int]]:
-    """Groups of requests of one behavior and support; `size` values each, up to JUDGED_AT_ONCE."""
+    """Yield groups of requests of one behavior and support, of at most JUDGED_AT_ONCE values.
+
+    `size` is the number of values of one request.
+    """
     groups: dict[Any, list[int]] = {}
     for index, order in enumerate(orders):
         groups.setdefault((order.behavior, order.support), []).append(index)
@@ -147,7 +150,8 @@ class Randomness:
             rows = [uniform.T for uniform in of_requests]
             self._table = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).transpose(1, 2)
             last = torch.tensor([uniform.shape[1] - 1 for uniform in of_requests])
-            self._last, self._of_requests = last.to(device, non_blocking=True), of_requests
+            self._last = last.to(device, non_blocking=True)
+            self._of_requests = of_requests
         begin = torch.tensor(start).to(device, non_blocking=True)
         positions = begin[:, None] + torch.arange(length, device=device)
         positions = torch.minimum(positions, self._last[:, None])

@@ -1,5 +1,5 @@
 """The engine on plain torch: keyed sampling, exact blending, one device.
 
-Keyed sampling gives the same bytes after any restart. What it shares with the other engines lies in
+Keyed sampling gives the same bytes after any restart. Code for several engines lies in
 `engines.common`.
 """

@@ -50,11 +50,10 @@ def generate(
     """One response to every request, sampled from `behavior`."""
     batch = _Batch(student, teacher if behavior.needs_teacher else None, requests, decoding)
     while len(batch.rows):
-        batch.advance(
-            batch.blended_round(behavior)
-            if behavior.needs_teacher
-            else batch.student_round(behavior)
-        )
+        if behavior.needs_teacher:
+            batch.advance(batch.blended_round(behavior))
+        else:
+            batch.advance(batch.student_round(behavior))
         pulse.advance()
     return batch.record.finish(requests, student.space.student_eos, blended=behavior.needs_teacher)
 
@@ -69,17 +68,18 @@ class _Batch:
         requests: list[Request],
         decoding: Decoding,
     ):
-        self._eos, self._decoding = student.space.student_eos, decoding
+        self._eos = student.space.student_eos
+        self._decoding = decoding
         prompts = [request.prompt_ids for request in requests]
         keys = [request.key for request in requests]
         device = student.device
-        roles = (
-            JUDGED if teacher is not None else (Role.DRAFT,)
-        )  # the student alone draws and is never judged
+        # Without a teacher each draft is emitted, so that no uniform decides about it.
+        roles = JUDGED if teacher is not None else (Role.DRAFT,)
         self._draws = {role: uniforms(keys, role, decoding.max_tokens).to(device) for role in roles}
-        self._sampler = student.owner  # the teacher, where it answers prompts itself
+        self._sampler = student.owner  # "teacher" if the teacher answers prompts itself
         slots = None
-        if device.type == "cuda":  # the budget grants full-length sequences: buffers need not grow
+        if device.type == "cuda":
+            # The budget grants full-length sequences: the buffers get their last size at once.
             drafted = decoding.draft_length if teacher is not None else 1
             slots = slots_of(max(map(len, prompts)) + decoding.max_tokens, drafted)
         self._student = Stream(student, prompts, slots)
@@ -94,14 +94,20 @@ class _Batch:
         self._check(log_p, self._sampler)
         law = laws.law(behavior, log_p[:, 0], None)
         tokens = speculation.sample(law.log_mu, self._uniforms(Role.DRAFT, 1)[:, 0])
-        none = torch.zeros_like(tokens)
         return Round(
-            tokens[:, None], torch.ones_like(tokens), none, log_p, law.log_mu[:, None], None, {}
+            tokens=tokens[:, None],
+            count=torch.ones_like(tokens),
+            accepted=torch.zeros_like(tokens),
+            log_p=log_p,
+            log_mu=law.log_mu[:, None],
+            log_q=None,
+            measured={},
         )
 
     def blended_round(self, behavior: Behavior) -> Round:
         """Up to γ tokens of each row: student drafts, one teacher pass, one verification."""
         assert self._teacher is not None
+        # Drafts beyond the length limit of the shortest row are of use to no row.
         left = self._decoding.max_tokens - int(self._positions().min())
         length = min(self._decoding.draft_length, left)
         drafts, log_p = self._draft(length)
@@ -110,7 +116,8 @@ class _Batch:
         # last.
         log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
         self._check(log_q, "teacher")
-        accept, residual = (self._uniforms(role, length) for role in (Role.ACCEPT, Role.RESIDUAL))
+        accept = self._uniforms(Role.ACCEPT, length)
+        residual = self._uniforms(Role.RESIDUAL, length)
         judged = judge(behavior, drafts, log_p, log_q, accept, residual, self._positions())
         self.record.count(self.rows, rounds=1, drafted=length, accepted=judged.accepted)
         return judged
@@ -132,10 +139,11 @@ class _Batch:
         last = done.tokens.gather(1, count[:, None] - 1)[:, 0]
         alive = (~ended & (self._positions() < self._decoding.max_tokens)).nonzero()[:, 0]
         some_finished = len(alive) < len(self.rows)
-        self.rows, self._pending = self.rows[alive], last[alive]
+        self.rows = self.rows[alive]
+        self._pending = last[alive]
         for stream in (self._student, self._teacher):
             if stream is not None and len(alive):
-                if some_finished:  # it copies the whole cache
+                if some_finished:  # `keep` copies the whole cache
                     stream.keep(alive)
                 # The round fed the pending token and γ − 1 drafts. A row's last emitted token was
                 # not fed, or is taken back with later drafts: it is the next round's pending token.
@@ -144,7 +152,9 @@ class _Batch:
     def _draft(self, length: int) -> tuple[Tensor, Tensor]:
         """γ student samples in a row (B, γ) and the distributions (B, γ, V) they were drawn from."""
         uniform = self._uniforms(Role.DRAFT, length)
-        token, drafts, log_p = self._pending, [], []
+        token = self._pending
+        drafts: list[Tensor] = []
+        log_p: list[Tensor] = []
         for index in range(length):
             log_p.append(self._student.feed(token[:, None])[:, 0])
             token = speculation.sample(log_p[-1], uniform[:, index])
@@ -152,7 +162,10 @@ class _Batch:
         return torch.stack(drafts, 1), torch.stack(log_p, 1)
 
     def _check(self, log_prob: Tensor, owner: str) -> None:
-        """Raise NotFinite if a distribution (B, γ, V) has a NaN: the entry of EOS is then NaN."""
+        """Raise NotFinite if a distribution (B, γ, V) has a NaN.
+
+        The softmax spreads a NaN over its whole row, so that the entry of EOS stands for all.
+        """
         if bool(log_prob[..., self._eos].isnan().any()):
             raise NotFinite(f"the {owner}'s logits are not finite")
 
@@ -161,10 +174,9 @@ class _Batch:
         return self.record.lengths[self.rows]
 
     def _uniforms(self, role: Role, length: int) -> Tensor:
-        """Uniforms (B, γ) of the next positions; beyond the length limit they repeat and are never
-        used.
-        """
+        """Uniforms (B, γ) of the next positions."""
         positions = self._positions()[:, None] + torch.arange(length, device=self.rows.device)
-        return self._draws[role][self.rows].gather(
-            1, positions.clamp_max(self._decoding.max_tokens - 1)
-        )
+        # A longer row passes its limit within a round. `advance` drops its tokens from there on, so
+        # that they may repeat the last uniform.
+        positions = positions.clamp_max(self._decoding.max_tokens - 1)
+        return self._draws[role][self.rows].gather(1, positions)

@@ -1,6 +1,4 @@
-"""The torch engine behind `engines.interface`: decoding, scoring and training around one store of
-models.
-"""
+"""The torch engine behind `engines.interface`: its roles share one store of models."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class TorchEngine:
         self.store = ModelStore(job)
 
     def sampler(self, owner: Owner = "student") -> TorchSampler:
-        """See `Engine.sampler`; all samplers of the student sample from the weights that any of
-        them loaded last.
-        """
+        """See `Engine.sampler`. All samplers of the student share its weights, the last loaded."""
         return TorchSampler(self.store, owner)
 
     def scorer(self) -> TorchScorer:
@@ -41,11 +37,15 @@ class TorchEngine:
 
     def trainer(self) -> TorchTrainer:
         """A trainer with its own student in float32; the sampler's may have another dtype."""
-        job, store = self.store.job, self.store
-        master = store.open(job.initial, "student", torch.float32)
-        optimizer, tokens = job.setup.training.optimizer, pass_tokens(job, "learning")
+        job = self.store.job
         return TorchTrainer(
-            master, optimizer, tokens, store.dtype, job.steps, job.takes_turns, lora=job.lora
+            self.store.open(job.initial, "student", torch.float32),
+            job.setup.training.optimizer,
+            pass_tokens(job, "learning"),
+            self.store.dtype,
+            job.steps,
+            job.takes_turns,
+            lora=job.lora,
         )
 
     def close(self) -> None:
@@ -65,8 +65,9 @@ class TorchSampler:
     """
 
     def __init__(self, store: ModelStore, owner: Owner):
-        self._store, self._owner = store, owner
-        self._most = sys.maxsize  # sequences at once for which memory has sufficed
+        self._store = store
+        self._owner = owner
+        self._most = sys.maxsize  # sequences at once, since memory was too small for more
 
     def start(self, teacher: bool) -> None:
         """Load the student, and the teacher if behaviors will need it."""
@@ -100,11 +101,12 @@ class TorchSampler:
         """One response to each request, batch by batch."""
         sampler = self._store.student if self._owner == "student" else self._store.teacher
         teacher_decodes = behavior.needs_teacher or sampler.owner == "teacher"
-        size = min(
-            self._store.decode_batch(self._situation(behavior), limits.max_tokens), self._most
-        )
-        size = size if limits.at_once is None else max(1, min(size, limits.at_once))
-        teacher, drafted = None, 1
+        fitting = self._store.decode_batch(self._situation(behavior), limits.max_tokens)
+        size = min(fitting, self._most)
+        if limits.at_once is not None:
+            size = max(1, min(size, limits.at_once))
+        teacher = None
+        drafted = 1
         if not teacher_decodes:
             self._store.drop_idle_teacher()  # from blended steps before this one
         if behavior.needs_teacher:
@@ -119,10 +121,13 @@ class TorchSampler:
             except torch.OutOfMemoryError:
                 if size == 1:
                     raise
-            if rollouts is None:  # outside the handler: its traceback would keep the tensors alive
+            # Outside the handler, whose traceback would keep the tensors of the failed call alive.
+            if rollouts is None:
                 full = len(left) >= size
                 size = max(1, min(size, len(left)) // 2)
-                self._most = size if full else self._most  # a short rest is no evidence
+                # A short last batch that failed says nothing about batches of the full size.
+                if full:
+                    self._most = size
                 torch.cuda.empty_cache()
                 logger.warning("not enough memory: going on with %d sequences at once", size)
                 continue

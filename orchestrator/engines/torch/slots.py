@@ -1,5 +1,7 @@
-"""Keys and values of a model's layers in buffers that grow by blocks: appending copies only what is
-new.
+"""Keys and values of a model's layers in buffers that grow by blocks, so that appending is cheap.
+
+A transformers cache copies all keys and values for each new token; these buffers copy only the new
+ones.
 
 Shapes: B rows, G key-value heads, L slots in use, D head dimension.
 """
@@ -31,11 +33,11 @@ class SlotLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         width = self._width + key_states.shape[2]
-        fresh = (key_states, value_states)
         if not self._buffers or width > self._buffers[0].shape[2]:
-            self._grow(fresh, width)
-        for buffer, states in zip(self._buffers, fresh, strict=True):
-            buffer[:, :, self._width : width] = states
+            self._grow((key_states, value_states), width)
+        keys, values = self._buffers
+        keys[:, :, self._width : width] = key_states
+        values[:, :, self._width : width] = value_states
         self._use(width)
         return cast(Tensor, self.keys), cast(Tensor, self.values)
 
@@ -67,16 +69,25 @@ class SlotLayer(DynamicLayer):
             self._use(self._width)  # frees the old buffers
 
     def _grow(self, fresh: tuple[Tensor, Tensor], width: int) -> None:
-        """Make room for `width` slots, and the reservation or some more, to grow rarely."""
+        """Make buffers for `width` slots: the reservation, or with spare slots, to grow rarely.
+
+        `fresh` are keys and values of the shape and dtype of the buffers.
+        """
         capacity = self._reserved if width <= self._reserved else width + max(BLOCK, width // 4)
-        grown = [states.new_empty(*states.shape[:2], capacity, states.shape[3]) for states in fresh]
-        for new, old in zip(grown, self._buffers, strict=False):  # no old ones at first
-            new[:, :, : self._width] = old[:, :, : self._width]
+        grown: list[Tensor] = []
+        for index, states in enumerate(fresh):
+            rows, groups, _, size = states.shape
+            buffer = states.new_empty(rows, groups, capacity, size)
+            if self._buffers:
+                buffer[:, :, : self._width] = self._buffers[index][:, :, : self._width]
+            grown.append(buffer)
         self._buffers = grown
 
     def _use(self, width: int) -> None:
+        keys, values = self._buffers
         self._width = width
-        self.keys, self.values = (buffer[:, :, :width] for buffer in self._buffers)
+        self.keys = keys[:, :, :width]
+        self.values = values[:, :, :width]
 
 
 class SlotCache(Cache):

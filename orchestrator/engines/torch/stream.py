@@ -28,23 +28,26 @@ class Stream:
     def __init__(
         self, causal: CausalModel, prompts: list[tuple[int, ...]], slots: int | None = None
     ):
-        self._causal, self._slots = causal, slots
+        self._causal = causal
+        self._slots = slots
         self._cache = SlotCache(causal.model.config)
+        # Samples of one prompt share its pass: only distinct prompts are rows at first.
         held = [prompt[:-1] for prompt in prompts]
         distinct = list(dict.fromkeys(held))
         width = max(map(len, held))
         ids = torch.zeros(len(distinct), width, dtype=torch.long)
         live = torch.zeros_like(ids)
+        row_of: dict[tuple[int, ...], int] = {}
         for row, tokens in enumerate(distinct):
+            # Padded on the left, so that the next tokens of all rows share a column.
             ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
             live[row, width - len(tokens) :] = 1
+            row_of[tokens] = row
         self._live = live.to(causal.device)
         # The logits of this pass are not read: the last prompt token is fed later.
         if width:
             self._forward(ids.to(causal.device), (self._live.cumsum(-1) - 1).clamp_min(0), logits=1)
-        # Samples of one prompt share its pass.
-        rows = {tokens: row for row, tokens in enumerate(distinct)}
-        self.keep(torch.tensor([rows[tokens] for tokens in held], device=causal.device))
+        self.keep(torch.tensor([row_of[tokens] for tokens in held], device=causal.device))
         if slots is not None:
             self._cache.reserve(slots)
 
@@ -98,8 +101,7 @@ class Stream:
         ).logits
 
     def _visible(self, fed: int) -> Tensor:
-        """Slots that the last `fed` tokens attend to, (B, 1, fed, L) bool: live ones up to their
-        own.
+        """Slots that the last `fed` tokens attend to: live ones up to their own, (B, 1, fed, L) bool.
 
         A token always sees itself: padding without any visible slot would get NaN keys and values.
         """

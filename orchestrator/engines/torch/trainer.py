@@ -142,9 +142,7 @@ class TorchTrainer:
             return log_probs_of(self._student, ids)
 
     def publish(self, step: int) -> WeightsRef:
-        """Copies of the weights after `step` steps, detached, in the forward pass's dtype, on the
-        CPU.
-        """
+        """Detached copies of the weights on the CPU, in the forward pass's dtype."""
         return WeightsRef(step, self._weights())
 
     def export(self, folder: Path) -> None:
@@ -171,9 +169,8 @@ class TorchTrainer:
                 parameter.copy_(tensors[f"weight/{name}"])
                 state = {}
                 for key in ("step", "exp_avg", "exp_avg_sq"):
-                    if (
-                        f"{key}/{name}" in tensors
-                    ):  # a learner that was saved before its first update has none
+                    # A learner that was saved before its first update has none of these.
+                    if f"{key}/{name}" in tensors:
                         # AdamW keeps its moments beside the parameters. Its step count stays on the
                         # training device, where a fused AdamW needs it.
                         place = self._device if key == "step" else parameter.device
@@ -195,9 +192,12 @@ class TorchTrainer:
         self._rest()
 
     def _rest(self) -> None:
-        """End the learner's turn; copy weights for other roles before, at the device's speed."""
+        """End the learner's turn.
+
+        Copies of the weights for other roles are made before, while casting is fast on the device.
+        """
         if self._offload is not None:
-            self._forward_weights = None
+            self._forward_weights = None  # else `_weights` returns the copies of the last turn
             self._forward_weights = self._weights()
             self._offload.to_host()
 

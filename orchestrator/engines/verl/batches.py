@@ -36,23 +36,21 @@ def share_out(
     ranks: int,
     packed: bool = False,
 ) -> list[list[MicroBatch]]:
-    """The micro-batches of each rank, equally many: FSDP's collectives need all ranks in every
-    pass.
+    """The micro-batches of each rank, the same number for all.
 
     No pass exceeds `max_tokens`, padding included, except for a single longer row. A batch smaller
     than the ranks' joint capacity is cut finer, so that no rank is idle.
     """
-    lengths = [
-        len(r.prompt_ids) + int(n)
-        for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)
-    ]
-    fair = -(-sum(lengths) // ranks)
-    groups = list(
-        micro_batches(lengths, min(max_tokens, fair) if ranks > 1 else max_tokens, packed)
-    )
+    lengths: list[int] = []
+    for request, tokens in zip(rollouts.requests, rollouts.lengths_B.tolist(), strict=True):
+        lengths.append(len(request.prompt_ids) + tokens)
+    if ranks > 1:
+        fair = -(-sum(lengths) // ranks)
+        max_tokens = min(max_tokens, fair)
     shares: list[list[MicroBatch]] = [[] for _ in range(ranks)]
-    for position, group in enumerate(groups):
+    for position, group in enumerate(micro_batches(lengths, max_tokens, packed)):
         shares[position % ranks].append(_micro_batch(rollouts, scores, group))
+    # FSDP's collectives need all ranks in every pass: ranks with one pass fewer get an empty one.
     for share in shares:
         if len(share) < len(shares[0]):
             share.append(_micro_batch(rollouts, scores, []))
@@ -69,6 +67,7 @@ def _micro_batch(rollouts: Rollouts, scores: TeacherScores | None, group: list[i
 
 
 def rank_inputs(batch: MicroBatch, packed: bool, device: torch.device) -> Inputs:
-    """The model inputs of the rows; one token for an empty batch: all ranks make each pass."""
-    prompts, responses = (batch.prompts, batch.responses) if batch.rows else ([(0,)], [[]])
-    return inputs(prompts, responses, device, packed)
+    """The model inputs of the rows; of one token for an empty batch, since a pass needs some."""
+    if not batch.rows:
+        return inputs([(0,)], [[]], device, packed)
+    return inputs(batch.prompts, batch.responses, device, packed)

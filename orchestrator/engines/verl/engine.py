@@ -59,7 +59,8 @@ def open_engine(job: Job) -> VerlEngine:
     installed = metadata.version("verl")
     if installed != VERSION:
         raise UserError(
-            f"engine.trainer: verl {installed}: expected verl {VERSION}, which make setup-engines installs"
+            f"engine.trainer: verl {installed}: expected verl {VERSION}, "
+            "which make setup-engines installs"
         )
     return VerlEngine(job)
 
@@ -82,8 +83,8 @@ class VerlScorer:
         rows, width, top_k = rollouts.support_ids_BTK.shape
         out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
         out["support_BTK"] = torch.zeros(rows, width, top_k)
-        tokens, packed = pass_tokens(self._job, "scoring"), bool(self._packed)
-        shares = share_out(rollouts, None, tokens, self._ranks.size, packed)
+        tokens = pass_tokens(self._job, "scoring")
+        shares = share_out(rollouts, None, tokens, self._ranks.size, bool(self._packed))
         for share, scored in zip(shares, self._ranks.call_each(Rank.score, shares), strict=True):
             for batch, scores in zip(share, scored, strict=True):
                 inside = rollouts.mask_BT[batch.rows]
@@ -95,8 +96,9 @@ class VerlScorer:
 
 
 class VerlTrainer:
-    """A student in training, sharded over the ranks: float32 master weights, forward passes in
-    `engine.dtype`.
+    """A student in training, sharded over the ranks.
+
+    Master weights are float32, forward passes in `engine.dtype`.
     """
 
     def __init__(self, job: Job, passes: Passes | None, ranks: Ranks):
@@ -113,8 +115,12 @@ class VerlTrainer:
         shares = share_out(rollouts, scores, tokens, self._ranks.size, self._packed)
         results = self._ranks.call_each(Rank.step, shares, total, goal, rate)
         norm = results[0].pop("grad_norm")  # of the whole gradient, on every rank
-        means = {name: sum(result[name] for result in results) / total for name in results[0]}
-        return {**means, "grad_norm": norm, "lr": rate}
+        metrics: dict[str, float] = {}
+        for name in results[0]:
+            metrics[name] = sum(result[name] for result in results) / total
+        metrics["grad_norm"] = norm
+        metrics["lr"] = rate
+        return metrics
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """log p of the ids under the student in training, in the forward pass's dtype."""

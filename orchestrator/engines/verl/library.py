@@ -8,8 +8,8 @@ logits never exist as a whole.
 Taken from verl: loading into FSDP2 (`FSDPEngine._build_model_optimizer`), the order of an update
 (`train_batch` with `optimizer_zero_grad` and `optimizer_step`, which clips), and train and eval
 mode. Replaced: the model's forward pass, the division into micro-batches, schedules (the trainer
-sets the rate before each update) and checkpoints. This file overrides private methods of verl: the
-version is pinned, and contract tests gate any other.
+sets the rate before each update) and checkpoints. This file overrides private methods of verl. The
+version is therefore pinned, and another one must pass the contract tests first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Read = Callable[[Tensor, Tensor], Result]  # of hidden states (B, L, H) and the 
 def _unheard() -> Iterator[None]:
     """Silence verl: it configures the root logger, prints, and warns of engines not installed."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    level = root.level
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -147,8 +148,10 @@ class ShardedModel(FSDPEngine):
         with mode:
             yield
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # verl does not wait for the copies
-            torch.cuda.empty_cache()  # another process may work on this GPU next
+            # verl does not wait for its copies to the host, and another process may work on this
+            # GPU next.
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
 
     def update(
         self, micro_batches: list[Any], loss: Callable[[Any], tuple[Tensor, dict[str, float]]]

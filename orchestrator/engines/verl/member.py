@@ -1,7 +1,7 @@
 """The process of one rank, a child of the training process (`liveness.children`).
 
-The first call makes the rank: its number, how many ranks there are, and the folder where they meet.
-Each later call is a function of `Rank` with its arguments.
+The first call makes the rank from its number, the number of all ranks, and the folder where they
+meet. Each later call is a function of `Rank` with its arguments.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """A model over all ranks, with its token space and pass options."""
 
     model: ShardedModel
@@ -56,49 +56,46 @@ class Rank:
 
     def __init__(self, number: int = 0, ranks: int = 1, meeting: str | None = None):
         torch.set_num_threads(1)
-        self._number, self._ranks = number, ranks
+        self._number = number
+        self._ranks = ranks
         self._device = best_device()
         if self._device.type == "cuda":
             torch.cuda.set_device(number)
             self._device = torch.device("cuda", number)
-        self._student: Opened | None = None
-        self._teacher: Opened | None = None
+        self._student: OpenedModel | None = None
+        self._teacher: OpenedModel | None = None
         join_group(self._device, number, ranks, meeting)
 
     # --- the teacher ---
 
     def open_teacher(self, job: Job, passes: Passes | None) -> bool:
         """Load the teacher in the forward pass's dtype; returns whether its passes are packed."""
-        self._teacher = None
+        self._teacher = None  # frees the memory of an earlier one first
         self._teacher = self._open("teacher", job, passes)
         return self._teacher.packed
 
     def score(self, batches: Sequence[MicroBatch]) -> list[TeacherScores]:
         """Statistics at the N response tokens of each micro-batch: (N, K) and (N,)."""
         assert self._teacher is not None, "open_teacher comes first"
-        scores = []
+        scores: list[TeacherScores] = []
         with torch.no_grad(), self._teacher.model.working(self._teacher.model.eval_mode()):
             for batch in batches:
                 scores.append(self._score(self._teacher, batch))
                 pulse.advance()
         return scores
 
-    def _score(self, teacher: Opened, batch: MicroBatch) -> TeacherScores:
-        at, targets, space = (
-            rank_inputs(batch, teacher.packed, self._device),
-            batch.targets,
-            teacher.space,
-        )
+    def _score(self, teacher: OpenedModel, batch: MicroBatch) -> TeacherScores:
+        given = rank_inputs(batch, teacher.packed, self._device)
+        targets = batch.targets
 
         def read(hidden: Tensor, head: Tensor) -> TeacherScores:
             def log_prob(part: Tensor) -> Tensor:
-                return space.teacher_log_prob(part @ head.T)
+                return teacher.space.teacher_log_prob(part @ head.T)
 
-            return read_teacher(
-                hidden[at.rows, at.columns], log_prob, targets.tokens, targets.support
-            )
+            predicting = hidden[given.rows, given.columns]
+            return read_teacher(predicting, log_prob, targets.tokens, targets.support)
 
-        return teacher.model.forward(at, read)
+        return teacher.model.forward(given, read)
 
     # --- the student ---
 
@@ -127,20 +124,18 @@ class Rank:
         return student.model.update(list(batches), loss)
 
     def _loss(
-        self, student: Opened, batch: MicroBatch, goal: Objective
+        self, student: OpenedModel, batch: MicroBatch, goal: Objective
     ) -> tuple[Tensor, dict[str, float]]:
-        at, targets = (
-            rank_inputs(batch, student.packed, self._device),
-            batch.targets.to(self._device),
-        )
+        given = rank_inputs(batch, student.packed, self._device)
+        targets = batch.targets.to(self._device)
 
         def read(hidden: Tensor, head: Tensor) -> tuple[Tensor, dict[str, float]]:
-            own = hidden[at.rows, at.columns]
-            summed = summed_objective(own, head, targets, goal, student.space)
-            masses = summed_masses(own.detach(), head.detach(), targets, student.space)
+            predicting = hidden[given.rows, given.columns]
+            summed = summed_objective(predicting, head, targets, goal, student.space)
+            masses = summed_masses(predicting.detach(), head.detach(), targets, student.space)
             return summed, {"loss": float(summed.detach()), **masses}
 
-        return student.model.forward(at, read)
+        return student.model.forward(given, read)
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """log p of each id but the first given its predecessors, by the student in training."""
@@ -159,12 +154,14 @@ class Rank:
     def weights(self) -> dict[str, Tensor]:
         """This rank's share of whole tensors, by Hugging Face name, in the forward dtype, on CPU.
 
-        All ranks gather the tensors one after the other; one rank keeps each.
+        All ranks gather the tensors one after the other, and each tensor stays with its owner: no
+        process holds the whole model.
         """
-        share, owners = {}, self._owners()
+        share: dict[str, Tensor] = {}
+        owners = self._owners()
         for name, parameter in self._training().model.module.named_parameters():
             rows = parameter.detach().to(self._device)  # it may lie in host memory
-            rows = rows.to(self._training().dtype)
+            rows = rows.to(self._training().dtype)  # before gathering: half the bytes to send
             whole = rows.full_tensor()  # pyright: ignore[reportAttributeAccessIssue] — a DTensor's
             if owners[name] == self._number:
                 share[name] = whole.to("cpu", copy=True)
@@ -188,7 +185,8 @@ class Rank:
 
     def export(self, folder: str) -> None:
         """Write this rank's part of the model in Hugging Face layout, in the forward pass's dtype."""
-        target, weights = Path(folder), self.weights()
+        target = Path(folder)
+        weights = self.weights()
         if weights:
             save_file(weights, target / self._part(self._number), metadata={"format": "pt"})
         if self._number == 0:
@@ -210,15 +208,15 @@ class Rank:
         )
 
     def _part(self, rank: int) -> str:
-        return (
-            "model.safetensors"
-            if self._ranks == 1
-            else f"model-{rank + 1:05d}-of-{self._ranks:05d}.safetensors"
-        )
+        if self._ranks == 1:
+            return "model.safetensors"
+        return f"model-{rank + 1:05d}-of-{self._ranks:05d}.safetensors"
 
     def _owners(self) -> dict[str, int]:
         """Assign each whole tensor to the rank with the fewest values so far."""
-        owners, held = {}, [0] * self._ranks
+        owners: dict[str, int] = {}
+        held = [0] * self._ranks
+        # Every rank computes the same owners, since all see the same names in the same order.
         for name, parameter in self._training().model.module.named_parameters():
             owners[name] = held.index(min(held))
             held[owners[name]] += parameter.numel()
@@ -231,23 +229,25 @@ class Rank:
         student = self._training()
         path = rank_file(Path(folder), self._number, self._ranks)
         path.parent.mkdir(exist_ok=True)
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for name, parameter in student.model.module.named_parameters():
             tensors[f"weight/{name}"] = _rows_here(parameter)
             state = student.model.optimizer.state[parameter]
             if state:  # none before the first update
                 tensors[f"step/{name}"] = state["step"].cpu()
-                tensors |= {f"{key}/{name}": _rows_here(state[key]) for key in MOMENTS}
+                for key in MOMENTS:
+                    tensors[f"{key}/{name}"] = _rows_here(state[key])
         save_file(tensors, path)
 
     def restore(self, folder: str) -> None:
         """Continue from the state that `save` wrote, on the same or another number of ranks."""
-        student, saved = self._training(), SavedRows(Path(folder))
+        student = self._training()
+        saved = SavedRows(Path(folder))
         with torch.no_grad():
             for name, parameter in student.model.module.named_parameters():
                 self._restore_rows(parameter, saved, f"weight/{name}")
                 state: dict[str, Any] = {}
-                if f"step/{name}" in saved:
+                if f"step/{name}" in saved:  # none in a learner saved before its first update
                     # A fused optimizer keeps its step count beside the parameter.
                     state["step"] = saved.value(f"step/{name}").to(parameter.device)
                     for key in MOMENTS:
@@ -257,39 +257,39 @@ class Rank:
         saved.close()
 
     def _restore_rows(self, tensor: Any, saved: SavedRows, key: str) -> None:
-        tensor.to_local().copy_(
-            saved.rows(key, *own_rows(tensor.shape[0], self._number, self._ranks))
-        )
+        first, end = own_rows(tensor.shape[0], self._number, self._ranks)
+        tensor.to_local().copy_(saved.rows(key, first, end))
 
     # --- opening ---
 
-    def _training(self) -> Opened:
+    def _training(self) -> OpenedModel:
         assert self._student is not None, "open_student comes first"
         return self._student
 
-    def _open(self, owner: Owner, job: Job, passes: Passes | None) -> Opened:
+    def _open(self, owner: Owner, job: Job, passes: Passes | None) -> OpenedModel:
         """Load a model over all ranks; `passes` default to `Passes.on` this rank's device."""
         # Imported here: the process that calls several ranks needs no verl.
         from orchestrator.engines.verl.library import ShardedModel
 
-        setup, folder = job.setup, job.initial if owner == "student" else job.teacher
+        setup = job.setup
+        trains = owner == "student"
+        folder = job.initial if trains else job.teacher
         assert folder is not None, "this job was opened without a teacher"
         forward = torch.float32 if setup.engine.dtype == "float32" else torch.bfloat16
-        held, optimizer = (
-            (torch.float32, setup.training.optimizer) if owner == "student" else (forward, None)
-        )
+        held = torch.float32 if trains else forward
+        optimizer = setup.training.optimizer if trains else None
         passes = passes or Passes.on(self._device, forward)
         attention = attention_for(self._device)
         # On the CPU first: FSDP puts a rank's own rows on its device.
         causal = checked_model(setup, folder, owner, held, torch.device("cpu"), attention)
         if passes.lean:
             fuse_norms(causal.model)  # FSDP casts everything else to the dtype of the passes
-        # A teacher has only its weights, and scores at each step.
-        offload = job.takes_turns and owner == "student"
+        # A teacher stays on the device: it has only its weights, and scores at each step.
+        offload = job.takes_turns and trains
         model = ShardedModel(
             causal.model, folder.path, forward, optimizer, passes.checkpointing, offload
         )
-        return Opened(model, causal.space, forward, passes.packed)
+        return OpenedModel(model, causal.space, forward, passes.packed)
 
 
 def _rows_here(tensor: Any) -> Tensor:

@@ -46,9 +46,7 @@ class Ranks(Protocol):
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the student in training, by Hugging Face name, in the forward pass's
-        dtype.
-        """
+        """The trained student's weights by Hugging Face name, in the forward pass's dtype."""
         ...
 
     def close(self) -> None: ...
@@ -120,6 +118,7 @@ class SeveralRanks:
             raise RankLost("the ranks have been ended")
         results: dict[int, Any] = {}
         try:
+            # Every rank gets its call before any result is awaited: collectives need all of them.
             for child, call in zip(self._children, calls, strict=True):
                 child.send(call)
             for number, message in messages(self._children):

@@ -7,7 +7,6 @@ location of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,10 @@ class SavedRows:
         if not ranks or names != [rank_file(folder, rank, ranks).name for rank in range(ranks)]:
             raise damaged(self._folder, "doesn't hold a file of each rank", REMEDY)
         self._stack = ExitStack()
-        self._files: Sequence[Any] = [
-            self._stack.enter_context(safe_open(self._folder / name, framework="pt"))
-            for name in names
-        ]
+        self._files: list[Any] = []
+        for name in names:
+            file = safe_open(self._folder / name, framework="pt")
+            self._files.append(self._stack.enter_context(file))
         self._keys = set(self._files[0].keys())
 
     def __contains__(self, key: str) -> bool:
@@ -59,11 +58,13 @@ class SavedRows:
 
     def rows(self, key: str, start: int, end: int) -> Tensor:
         """Rows [start, end) of a tensor from the ranks' files."""
-        parts, offset = [], 0
+        parts: list[Tensor] = []
+        offset = 0  # of the file's first row in the whole tensor
         for file in self._files:
             part = file.get_slice(key)
             rows = part.get_shape()[0]
-            first, last = max(start, offset), min(end, offset + rows)
+            first = max(start, offset)
+            last = min(end, offset + rows)
             if first < last:
                 parts.append(part[first - offset : last - offset])
             offset += rows

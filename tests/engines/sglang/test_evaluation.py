@@ -38,7 +38,7 @@ def test_a_model_scores_the_same_on_both_engines(tmp_path: Path) -> None:
         sampler = open_engine(name, Job(setup, Runtime(), models, trains=False)).sampler()
         worker = GradedSampler(setup, tokenizer, sampler, None, 5.0)
         worker.start()
-        records = worker.evaluate(
+        records, _ = worker.evaluate(
             Samples("arithmetic_short", range(PROBLEMS), range(SAMPLES), 0, 0, 0)
         )
         worker.close()

@@ -1,0 +1,167 @@
+"""Each method's lead over vanilla in every setup, beside the gain of prefixes before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures import panels, style
+from analysis.figures.continuation import FILLS
+from analysis.figures.picture import Caption, Picture
+from analysis.labels import AVERAGE, BASE, setup_title
+from analysis.probe.gains import Gain, continuation_gains
+from analysis.scores.assess import assess
+from analysis.scores.candidates import Selected
+from analysis.scores.confirmed import confirmed_rows
+from analysis.scores.evidence import Difference
+from orchestrator.experiment.methods import REFERENCE
+from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.study import Study
+
+CAPTION = Caption(
+    "map",
+    "Where each method differs from vanilla",
+    "grid of each method's lead over vanilla in each setup, beside the relative gain of trust-region prefixes",
+    "Left: points of pass@1 above or below vanilla, a row for each setup. Right: what trust-region prefixes are worth "
+    "before any training, with 95 % intervals over prompts.",
+    "Scores of different setups are not comparable, and a test in each of many setups finds some difference by chance.",
+)
+COLORS = "RdBu"
+LEAST_SPAN = 3.0  # points at which the colours end, where all differences are smaller
+DARK = 0.6  # share of the span from which letters are white
+MARKS = ((0.01, "**"), (0.05, "*"))
+TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
+
+
+@dataclass(frozen=True)
+class World:
+    """A setup: differences to vanilla by method in points, and the probe's gains by continuer."""
+
+    title: str
+    differences: Mapping[str, Difference]
+    gains: Mapping[str, Gain | None]
+
+
+@style.styled()
+def draw(worlds: Sequence[World], methods: Sequence[str], width: float = style.WIDTH) -> Figure:
+    """A grid of leads in points, beside the gains where a setup has been probed.
+
+    In a narrow figure the two panels stand one above the other.
+    """
+    height = 1.6 + 0.3 * len(worlds)
+    probed = any(world.gains for world in worlds)
+    wide = width >= style.NARROW
+    figure = style.new_figure(width, height if wide or not probed else 2 * height)
+    if not probed:
+        axes = [figure.subplots()]
+    elif wide:
+        axes = list(figure.subplots(1, 2, width_ratios=(2.2, 1), sharey=True))
+    else:
+        axes = list(figure.subplots(2, 1))
+    _draw_grid(axes[0], worlds, methods)
+    if probed:
+        _draw_gains(axes[1], worlds)
+        if not wide:
+            _name_rows(axes[1], worlds)
+    panels.lettered(axes)
+    panels.shared_legend(figure, axes)
+    return figure
+
+
+def _draw_grid(axes: Axes, worlds: Sequence[World], methods: Sequence[str]) -> None:
+    leads = np.full((len(worlds), len(methods)), np.nan)
+    for row, world in enumerate(worlds):
+        for column, method in enumerate(methods):
+            if method in world.differences:
+                leads[row, column] = float(world.differences[method].estimate.value)
+    span = max(LEAST_SPAN, float(np.nanmax(np.abs(leads))))
+    axes.imshow(leads, cmap=COLORS, vmin=-span, vmax=span, aspect="auto")
+    for row, world in enumerate(worlds):
+        for column, method in enumerate(methods):
+            lead = leads[row, column]
+            color = "white" if abs(lead) > DARK * span else style.BLACK
+            text = _cell(world.differences.get(method))
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
+    labels = [style.method_label(method).replace(" ", "\n") for method in methods]
+    axes.set_xticks(range(len(methods)), labels, fontsize=7)
+    axes.grid(visible=False)
+    _name_rows(axes, worlds)
+    axes.set_xlabel(TESTED, fontsize=7)
+    axes.set_title("lead over vanilla (points)")
+
+
+def _cell(difference: Difference | None) -> str:
+    """`+5.4**`; nothing where the difference is not known."""
+    if difference is None:
+        return ""
+    mark = ""
+    for limit, sign in MARKS:
+        if difference.p_value is not None and difference.p_value < limit:
+            mark = sign
+            break
+    return f"{float(difference.estimate.value):+.1f}{mark}".replace("-", "−")
+
+
+def _name_rows(axes: Axes, worlds: Sequence[World]) -> None:
+    axes.set_yticks(range(len(worlds)))
+    for label in axes.set_yticklabels([world.title for world in worlds], fontsize=7):
+        label.set_parse_math(False)  # users name setups
+    axes.set_ylim(len(worlds) - 0.5, -0.5)
+
+
+def _draw_gains(axes: Axes, worlds: Sequence[World]) -> None:
+    continuers = [name for name in FILLS if any(name in world.gains for world in worlds)]
+    for index, continuer in enumerate(continuers):
+        color = (style.BLACK, style.TEACHER)[list(FILLS).index(continuer)]
+        shift = 0.16 * (2 * index - (len(continuers) - 1))
+        for row, world in enumerate(worlds):
+            gain = world.gains.get(continuer)
+            if gain is None:
+                continue
+            value, low, high = gain
+            label = f"continued by the {continuer}"
+            axes.plot(100 * value, row + shift, "o", color=color, markersize=4, label=label)
+            if low is not None and high is not None:
+                axes.hlines(row + shift, 100 * low, 100 * high, color=color, linewidth=1)
+    axes.axvline(0, color=style.BLACK, linewidth=0.8)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("relative gain (%)")
+    axes.set_title("TRB prefixes, step 0")
+
+
+def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
+    """The leads of every setup's methods: confirmed ones where the experiment confirms any."""
+    experiment = study.experiment
+    if experiment.confirmed_methods:
+        rows = confirmed_rows(with_confirmation(study), chosen)
+    else:
+        rows = assess(study, chosen).rows
+    differences: dict[str, dict[str, Difference]] = {}
+    for row in rows:
+        gap = row.columns[AVERAGE].difference if row.columns else None
+        if gap is not None and row.method != BASE:
+            differences.setdefault(row.setup, {})[row.method] = gap
+    if not differences:
+        missing = "no setup has scores of vanilla and of another method"
+        return Picture(CAPTION, experiment.name, missing=missing)
+    worlds = []
+    for name in experiment.setups:
+        title = setup_title(name, experiment.setups)
+        worlds.append(World(title, differences.get(name, {}), _first_gains(study, name)))
+    methods = [method for method in experiment.methods if method != REFERENCE]
+    basis = "Confirmed on seeds that chose nothing." if experiment.confirmed_methods else ""
+    return Picture(CAPTION, experiment.name, partial(draw, worlds, methods), basis)
+
+
+def _first_gains(study: Study, setup: str) -> dict[str, Gain | None]:
+    """Continuer → gain at the shortest prefix; empty before the setup is probed."""
+    gains = {}
+    for continuer, of_lengths in continuation_gains(study, setup).items():
+        gains[continuer] = of_lengths[min(of_lengths)]
+    return gains

@@ -1,0 +1,144 @@
+"""`trb export`: the selected checkpoint of a method as a Hugging Face folder with a model card."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from analysis.labels import method_label
+from analysis.scores.evidence import ConfirmedRow, RowEvidence
+from analysis.table import build
+from orchestrator.commands.model_card import Exported, licence_of, model_card
+from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.experiment.methods import known_method
+from orchestrator.experiment.resolved import RECORD, RESULTS
+from orchestrator.experiment.units import Unit
+from orchestrator.models.checkpoints import lies_here
+from orchestrator.records.files import give_usual_mode
+from orchestrator.records.rundir import CANARY
+from orchestrator.selection import scores
+from orchestrator.selection.study import Study
+
+LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*")
+
+
+def export(
+    study: Study, method: str, output: Path, setup: str | None = None, seed: int | None = None
+) -> Path:
+    """Write the selected checkpoint of `method` to the folder `output`, whole or not at all.
+
+    Of several seeds the first is taken, not the best: a choice by score would make the card's
+    scores too good. UserError if nothing is selected yet, or if the weights are not here.
+    """
+    if output.exists():
+        raise refuse("--output", str(output), "a folder that does not exist yet")
+    if not output.absolute().parent.is_dir():
+        raise refuse("--output", str(output), "a folder in one that exists")
+    key = known_method("METHOD", method, study.experiment.methods)
+    row, confirmed = _rows(study, key, setup)
+    unit = _unit(study, row, seed)
+    run = study.reader(unit)
+    folder = run.checkpoint_path(row.step)
+    if not folder.is_dir():
+        again = study.invocation.command("submit")
+        expected = f"weights, which packs leave out and runtime.keep=best drops; {again} made them"
+        raise UserError(f"{folder}: is not here: expected {expected}")
+    run.verify_checkpoint(row.step)
+    files = run.checkpoint_files(row.step)
+    exported = _exported(study, row, confirmed, unit, files)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.absolute().parent))
+    try:
+        for name in files:
+            if name != CANARY:
+                shutil.copyfile(folder / name, scratch / name)
+        student = lies_here(exported.setup.student, exported.setup, study.runs)
+        for pattern in LICENCE_FILES:
+            for path in student.glob(pattern) if student is not None else ():
+                shutil.copyfile(path, scratch / path.name)
+        (scratch / "README.md").write_text(model_card(exported), encoding="utf-8")
+        give_usual_mode(scratch)
+        scratch.chmod(0o755)
+        os.rename(scratch, output)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return output
+
+
+def only_experiment(runs: Path) -> Path:
+    """The results folder in `runs` if it is the only one; else UserError with their names."""
+    names = sorted(path.parent.name for path in (runs / RESULTS).glob(f"*/{RECORD}"))
+    if len(names) != 1:
+        known = f"one of {', '.join(names)}" if names else "an experiment"
+        raise refuse("EXP.yaml", None, f"{known}, after METHOD")
+    return runs / RESULTS / names[0]
+
+
+def _rows(study: Study, method: str, setup: str | None) -> tuple[RowEvidence, ConfirmedRow | None]:
+    """The evidence of the method's selected checkpoint in a setup, and of the runs that confirm it.
+
+    A lone setup need not be named.
+    """
+    names = list(study.experiment.setups)
+    if setup is not None and setup not in names:
+        expected = f"one of {', '.join(names)}{did_you_mean(setup, names)}"
+        raise refuse("--setup", setup, expected)
+    if setup is None and len(names) > 1:
+        raise refuse("--setup", None, f"one of {', '.join(names)}")
+    evidence = build.results_table(study).evidence
+    assert evidence is not None, "an experiment's table has evidence"
+    name = setup or names[0]
+    row = evidence.find(name, method)
+    if row is None:
+        again = study.invocation.command("submit")
+        raise UserError(
+            f"METHOD: {method_label(method)!r}: expected a method with a selected checkpoint; {again}"
+        )
+    for confirmed in evidence.confirmed:
+        if (confirmed.setup, confirmed.method) == (name, method):
+            return row, confirmed
+    return row, None
+
+
+def _unit(study: Study, row: RowEvidence, seed: int | None) -> Unit:
+    units = {unit.seed: unit for unit in study.units if unit.id in row.units}
+    if seed is not None and seed not in units:
+        raise refuse("--seed", seed, f"one of {', '.join(map(str, units))}")
+    return next(iter(units.values())) if seed is None else units[seed]
+
+
+def _exported(
+    study: Study,
+    row: RowEvidence,
+    confirmed: ConfirmedRow | None,
+    unit: Unit,
+    files: Mapping[str, str],
+) -> Exported:
+    setup, run = study.setup_of(unit), study.reader(unit)
+    own: dict[str, float] = {}
+    fresh: dict[str, float] = {}
+    for ids, found in (
+        (study.evaluation_ids(unit.setup), own),
+        (study.fresh_evaluation_ids(unit.setup), fresh),
+    ):
+        for key, evaluation_id in ids.items():
+            counts = scores.tally(run, evaluation_id, row.step)
+            if counts is not None:
+                found[key] = float(counts.pass_at_1)
+    weights = {name: sha256 for name, sha256 in files.items() if name.endswith(".safetensors")}
+    student = lies_here(setup.student, setup, study.runs)
+    return Exported(
+        experiment=study.experiment.name,
+        setup=setup,
+        setup_name=unit.setup,
+        unit=unit,
+        row=row,
+        own=own,
+        fresh=fresh,
+        origin=run.provenance(),
+        weights=weights,
+        licence=licence_of(student),
+        confirmed=confirmed,
+    )

@@ -1,0 +1,88 @@
+"""`trb pack`: a finished sweep as one file that others can open, check and cite."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from analysis.table import build, formats
+from orchestrator.archive.packing import LeftOut, Packed, as_opened, write_pack
+from orchestrator.errors import UserError, refuse
+from orchestrator.planning.numbers import counted
+from orchestrator.records.rundir import ROLLOUTS
+from orchestrator.selection.confirmation import missing_units
+from orchestrator.selection.study import Study
+
+SUFFIX = ".trb"
+SHOWN = 3  # names in a line
+
+
+def pack(study: Study, output: Path | None, texts: bool) -> int:
+    """Write the pack of a sound study, and say what is in it; its path goes to stdout.
+
+    UserError for an unfinished sweep: its checkpoints still want samples, which a reader without
+    the weights cannot take.
+    """
+    output = output or Path(f"{study.experiment.name}{SUFFIX}")
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise refuse("--output", str(output), "a file in a folder that exists")
+    missing = missing_units(study)
+    if missing:
+        left = f"{len(missing)} of {len(study.units)} units are unfinished"
+        again = study.invocation.command("submit")
+        raise UserError(
+            f"{study.experiment.name}: {left}: expected a finished sweep; {again} goes on, and "
+            "--methods A,B packs those that are done"
+        )
+    for unit in study.units:
+        study.reader(unit).committed(ROLLOUTS)  # raises Damaged; the others were read before
+    table = build.results_table(as_opened(study))
+    tables = {"table.md": formats.to_markdown(table), "table.json": formats.to_json(table)}
+    packed = write_pack(study, output, tables, texts)
+    for line in _about(packed):
+        print(line, file=sys.stderr)
+    print(packed.path)
+    return 0
+
+
+def _about(packed: Packed) -> list[str]:
+    manifest = packed.manifest
+    inside = f"{len(manifest.members):,} files, {size_text(manifest.size)} unpacked"
+    lines = [f"{packed.path}: {size_text(packed.size)}, {inside}", f"sha256 {packed.sha256}"]
+    if manifest.about["left_out"]["texts"]:
+        lines.append("left out: the texts of evaluated responses")
+    lines.append(f"left out: weights and learner states, {_amount(packed.weights)}")
+    if packed.others.files:
+        lines.append(f"left out: files that no command reads, {_amount(packed.others)}")
+    for code in manifest.about["code"]:
+        if code["dirty"] is not False:
+            changed = (
+                "uncommitted changes, which are inside" if code["dirty"] else "unknown changes"
+            )
+            lines.append(f"{counted(code['units'], 'unit')} made with {changed}")
+    named = _some(packed.hosts) + _some(packed.local_paths)
+    if named:
+        lines.append(
+            f"anyone who opens it reads these names of machines and folders: {', '.join(named)}"
+        )
+    lines.append(f"anyone opens it with: trb open {shlex.quote(packed.path.name)}")
+    return lines
+
+
+def _some(names: list[str]) -> list[str]:
+    """The first names, and how many more there are."""
+    more = len(names) - SHOWN
+    return [*names[:SHOWN], f"{more} more"] if more > 0 else names
+
+
+def _amount(tally: LeftOut) -> str:
+    return f"{counted(tally.files, 'file')} of {size_text(tally.size)}"
+
+
+def size_text(size: float) -> str:
+    """`812 bytes`, `4.2 MB`: three digits from a kilobyte on."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} bytes"

@@ -1,0 +1,94 @@
+"""Texts of an evaluation's responses, in a file beside the file of their slice.
+
+`problems_0-250_of_500.samples_0-4.texts.gz` has a row for each response that is kept, by problem
+and sample, and the last line of a slice's file: what the rows are, and their sha256. The writer of
+a slice puts its texts there first (`writer.write_slice`), so a slice that is there has its texts.
+Without a file no texts were kept, as in runs of earlier versions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.records.files import (
+    damaged,
+    parse_rows,
+    read_bytes,
+    sealed_lines,
+    unsealed_lines,
+    write_atomically,
+)
+from orchestrator.records.slice_files import identity
+from orchestrator.records.slices import Slice
+
+REMEDY = "remove it; only texts are lost, the counts of its slice stay"
+LEVEL = 6  # of compression: level 9 takes a quarter longer for 1 % less
+
+
+@dataclass(frozen=True)
+class ResponseText:
+    """One response with its grade.
+
+    `prompt` is the text that the model read, with its template; `sample` the response's number
+    among those of its problem. `answer` is None without a box. `tokens` count the end of the
+    response, as lengths do everywhere.
+    """
+
+    problem: str
+    sample: int
+    prompt: str
+    gold: str | None
+    text: str
+    answer: str | None
+    right: bool
+    truncated: bool
+    timed_out: bool
+    tokens: int
+
+
+def write_texts(folder: Path, part: Slice, texts: Sequence[ResponseText]) -> None:
+    """Make `texts`, by problem and sample, the texts of a slice.
+
+    They replace the texts that a killed evaluator has left there, which may be of other responses.
+    """
+    path = folder / part.texts_name
+    if not texts:
+        path.unlink(missing_ok=True)
+        return
+    lines = "".join(json.dumps(vars(text), ensure_ascii=False) + "\n" for text in texts)
+    content = sealed_lines(lines, identity(folder, part)).encode()
+    # The time in the header would make other bytes of the same texts.
+    write_atomically(path, gzip.compress(content, LEVEL, mtime=0), shared=True)
+
+
+def read_texts(folder: Path, part: Slice) -> list[ResponseText]:
+    """The texts that were kept of a slice, by problem and sample; none where no file is.
+
+    Raises Damaged where the file is not what was written, or holds texts of another slice than its
+    name and its folder say.
+    """
+    path = folder / part.texts_name
+    data = read_bytes(path, REMEDY)
+    if data is None:
+        return []
+    try:
+        content = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        raise damaged(path, "is not what was written", REMEDY) from None
+    lines = unsealed_lines(content, path, REMEDY, identity(folder, part))
+    texts = [ResponseText(**row) for row in parse_rows(lines, path, REMEDY)]
+    # As many responses of each problem, the first of the slice: readers count on it.
+    kept, rest = divmod(len(texts), part.width)
+    sound = rest == 0 and kept <= part.samples
+    for position, text in enumerate(texts):
+        number = position % max(1, kept)
+        sound = sound and text.sample == part.sample + number
+        sound = sound and text.problem == texts[position - number].problem
+    if not sound:
+        raise damaged(path, "does not hold what its name says", REMEDY)
+    return texts

@@ -1,0 +1,72 @@
+"""Opens the view: which experiment is meant, and whether a screen is there to show it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.commands.detach import TRB
+from orchestrator.errors import UserError, refuse
+from orchestrator.experiment.reading import from_here
+from orchestrator.experiment.resolved import RECORD, RESULTS
+from orchestrator.selection.study import Study
+from orchestrator.start_up import default_runs
+
+DRIVER = "TEXTUAL_DRIVER"  # set where a server, and no terminal, shows the screen
+
+
+def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], Study]) -> int:
+    """Show the view until the user leaves; `load` makes the study of the options.
+
+    UserError without a terminal, without runs, and where no experiment is meant.
+    """
+    # Without an experiment argparse takes the first override for it.
+    if options.experiment is not None and "=" in options.experiment.name:
+        options.overrides = [str(options.experiment), *options.overrides]
+        options.experiment = None
+    if options.port is not None and not options.serve:
+        raise UserError(f"--port: '{options.port}': expected --serve beside it")
+    if options.port is not None and options.port > 65535:
+        raise refuse("--port", options.port, "a port up to 65535")
+    has_screen = DRIVER in os.environ or (sys.stdin.isatty() and sys.stdout.isatty())
+    if not has_screen and not options.serve:
+        name = options.experiment or "EXP"
+        raise UserError(
+            f"view: no terminal: expected one, or trb view {name} --serve for a browser; "
+            f"trb status {name} prints the units"
+        )
+    if options.experiment is None:
+        options.experiment = only_experiment((options.runs or default_runs()).resolve())
+    study = load(options)
+    if not study.runs.is_dir():
+        expected = f"a folder with runs; trb submit {options.experiment} makes it"
+        raise refuse("--runs", from_here(study.runs), expected)
+    if options.serve:
+        from orchestrator.view.serving import serve
+
+        words = [*TRB, "view", *study.invocation.words]
+        return serve(shlex.join(words), study.experiment.name, options.port or 0)
+    from orchestrator.view.app import ViewApp
+
+    app = ViewApp(study)
+    app.run()
+    return app.return_code or 0
+
+
+def only_experiment(runs: Path) -> Path:
+    """The results folder in a runs folder that holds the results of one experiment."""
+    found = sorted(record.parent for record in runs.glob(f"{RESULTS}/*/{RECORD}"))
+    if len(found) == 1:
+        return found[0]
+    if not runs.is_dir():
+        raise refuse("--runs", from_here(runs), "a folder with runs, or an EXP to look at")
+    if not found:
+        raise UserError(
+            f"EXP: missing: expected an experiment, since {from_here(runs)} has no results"
+        )
+    names = ", ".join(from_here(folder) for folder in found)
+    raise UserError(f"EXP: missing: expected one of {names}")

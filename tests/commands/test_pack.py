@@ -1,0 +1,142 @@
+"""`trb pack` and `trb open` as users type them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.archive.packs import NAME, finished, members_of
+from tests.sweeps import trb_here
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words that name a finished sweep, seen from an empty folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("TRB_RUNS", raising=False)
+    return finished(tmp_path)
+
+
+def packed(capsys: Capture, *words: str) -> Path:
+    code, out, err = trb_here(capsys, "pack", *words)
+    assert code == 0, err
+    return Path(out.strip())
+
+
+def test_an_opened_pack_answers_as_the_runs_do(
+    capsys: Capture, words: list[str], tmp_path: Path
+) -> None:
+    """Every look at results gives the same, on a machine without the runs and the experiment."""
+    looks = {
+        "table": ["--format", "json"],
+        "compare": ["--compare", "TRB,Vanilla", "--format", "json"],
+        "status": ["--json"],
+    }
+
+    def look(name: str, words: list[str]) -> str:
+        command = "table" if name == "compare" else name
+        code, out, err = trb_here(capsys, command, *words, *looks[name])
+        assert code == 0, err
+        return out
+
+    before = {name: look(name, words) for name in looks}
+    pack = packed(capsys, *words)
+    assert pack == Path(f"{NAME}.trb")
+    shutil.rmtree(tmp_path / "runs")
+    code, out, err = trb_here(capsys, "open", pack)
+    assert code == 0, err
+    assert "Vanilla" in out
+    opened = [f"{NAME}/results/{NAME}"]
+    for name in looks:
+        own = json.loads(look(name, opened)), json.loads(before[name])
+        for document in own:
+            document.pop("advice", None)  # a command that names the runs folder
+            document.pop("runs", None)
+        assert own[0] == own[1]
+    code, out, err = trb_here(capsys, "report", *opened)
+    assert code == 0, err
+
+
+def test_no_weights_and_no_clock(capsys: Capture, words: list[str]) -> None:
+    first = packed(capsys, *words, "--output", "first.trb")
+    second = packed(capsys, *words, "--output", "second.trb")
+    assert first.read_bytes() == second.read_bytes()
+    names = members_of(first)
+    assert not [name for name in names if "checkpoints" in name or "safetensors" in name]
+    with zipfile.ZipFile(first) as archive:
+        assert archive.testzip() is None
+
+
+def test_the_manifest_says_what_it_is_of(capsys: Capture, words: list[str]) -> None:
+    manifest = json.loads(members_of(packed(capsys, *words))["manifest.json"])
+    assert manifest["format"] == 1
+    assert manifest["experiment"]["name"] == NAME
+    assert set(manifest["models"]["arithmetic"]) == {"student", "teacher"}
+    assert manifest["table"]["rows"]
+    assert manifest["left_out"]["weights"]["files"] > 0
+
+
+def test_texts_can_be_left_out(capsys: Capture, words: list[str], tmp_path: Path) -> None:
+    slice_file = next((tmp_path / "runs").glob("*/evals/*/step_000060/*.jsonl"))
+    texts = slice_file.with_name(slice_file.name.removesuffix(".jsonl") + ".texts.gz")
+    texts.write_bytes(b"texts")
+    name = str(texts.relative_to(tmp_path / "runs"))
+    assert members_of(packed(capsys, *words))[name] == b"texts"
+    assert name not in members_of(packed(capsys, *words, "--no-texts"))
+
+
+def test_an_unfinished_sweep_is_refused(capsys: Capture, words: list[str], tmp_path: Path) -> None:
+    unit = next((tmp_path / "runs").glob("*-vanilla-*"))
+    (unit / "DONE").unlink()
+    code, _, err = trb_here(capsys, "pack", *words)
+    assert code == 2
+    assert err.startswith(f"trb: {NAME}: 1 of ")
+    assert list(Path().iterdir()) == []
+    packed(capsys, *words, "--methods", "TRB")
+
+
+def test_a_secret_stops_it_and_is_not_printed(
+    capsys: Capture, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123")
+    log = next((tmp_path / "runs").glob("*-vanilla-*")) / "log.txt"
+    log.write_text("begun\nlogged in with 0123456789abcdef0123\n")
+    code, _, err = trb_here(capsys, "pack", *words)
+    assert code == 2
+    assert f"{log}:2" in err
+    assert "0123456789abcdef0123" not in err
+    assert list(Path().iterdir()) == []
+
+
+def test_damage_is_found_before_packing(capsys: Capture, words: list[str], tmp_path: Path) -> None:
+    slice_file = next((tmp_path / "runs").glob("*/evals/*/step_000060/*.jsonl"))
+    slice_file.write_bytes(slice_file.read_bytes().replace(b"right", b"wrong"))
+    code, _, err = trb_here(capsys, "pack", *words)
+    assert code == 2
+    assert slice_file.name in err
+
+
+def test_another_table_is_said(capsys: Capture, words: list[str]) -> None:
+    """A version of the program that computes another table says so by its exit code."""
+    from orchestrator.archive import packing
+
+    write = packing.write_pack
+    pack = Path("sweep.trb")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "orchestrator.commands.pack.write_pack",
+            lambda study, output, tables, texts: write(
+                study, output, tables | {"table.md": "another"}, texts
+            ),
+        )
+        packed(capsys, *words, "--output", str(pack))
+    code, _, err = trb_here(capsys, "open", pack)
+    assert code == 1
+    assert "table.md" in err
