@@ -68,7 +68,8 @@ def trials_section(study: Study, statuses: Sequence[UnitStatus], page: Path) -> 
     if len(set(numbers.values())) < 2:
         shown.remove(HEADINGS.index("Made with"))
     sheet = Sheet.of(HEADINGS, rows, left=list(map(HEADINGS.index, TEXTS))).only(shown)
-    return section("Trials", "trials", table("Units, best score first", sheet), note(EXPLANATION))
+    units = table("Units, best score first", sheet, class_="sortable")
+    return section("Trials", "trials", units, note(EXPLANATION))
 
 
 def by_score(statuses: Sequence[UnitStatus]) -> list[UnitStatus]:

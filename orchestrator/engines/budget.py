@@ -18,8 +18,7 @@ margin.
 `engines.device.granted` asks for the budget of its process, with the card's memory times the
 placement's `gpu_share`. The torch engine reads the result itself. For SGLang,
 `sglang.engine.settings` and `sglang.blending.blending_settings` carry it to the engine's process,
-where `sglang.private._arguments` makes it SGLang's `max_total_tokens`, `max_running_requests` and
-`mem_fraction_static`.
+where `sglang.private._arguments` makes it SGLang's `max_total_tokens` and `max_running_requests`.
 
 Each constant below was counted on a pretended GPU (`tests/rehearsal`), read in a library's source,
 or is marked as an assumption. `make rehearse-gpu` counts again and compares.

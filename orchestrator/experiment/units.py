@@ -137,6 +137,13 @@ def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
     return sorted(steps)
 
 
+def sampled_steps(unit: Unit, setup: Setup) -> set[int]:
+    """Training steps that keep rollouts token by token: the first, and the last before each
+    checkpoint. A behavior that asks the teacher does so at first.
+    """
+    return {0, *(step - 1 for step in checkpoint_steps(unit, setup))}
+
+
 def _base_eval(pair: _Pair, placement: Placement) -> Unit:
     identity = base_identity(pair.setup, pair.models)
     return Unit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -38,11 +38,16 @@ ROWS = [
     for i in range(1, 9)
 ]
 
+VANILLA: Mapping[str, Any] = {"vanilla": {}}
+
 
 def worker_spec(
-    folder: Path, rows: list[dict[str, str]], optimizer: dict[str, float] | None = None
+    folder: Path,
+    rows: list[dict[str, str]],
+    optimizer: dict[str, float] | None = None,
+    methods: Mapping[str, Any] = VANILLA,
 ) -> WorkerSpec:
-    """The vanilla trial of the tiny setup on `rows`, with models that learned next to nothing."""
+    """A trial of the tiny setup on `rows`, with models that learned next to nothing."""
     data = folder / "train.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = [{"file": data.name, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()}]
@@ -51,7 +56,7 @@ def worker_spec(
         | {"steps": 2, "sft": {"updates": 1, "checkpoints": [1]}}
         | ({"optimizer": optimizer} if optimizer is not None else {})
     )
-    path = write_experiment(folder, {"vanilla": {}})
+    path = write_experiment(folder, dict(methods))
     changed = TINY_SETUP | {"data": {"source": "jsonl", "files": files}, "training": training}
     (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(changed))
     experiment = load_experiment(path)
@@ -104,8 +109,10 @@ def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
     assert run.metrics() == []
 
 
-def run_trial(folder: Path, rows: list[dict[str, str]]) -> tuple[RunReader, WorkerSpec]:
-    spec = worker_spec(folder, rows)
+def run_trial(
+    folder: Path, rows: list[dict[str, str]], methods: Mapping[str, Any] = VANILLA
+) -> tuple[RunReader, WorkerSpec]:
+    spec = worker_spec(folder, rows, methods=methods)
     roles = inline_roles(spec)
     with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
         try:
@@ -162,6 +169,56 @@ def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_p
         *[("train", None)] * 2,
     ]
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")
+
+
+@pytest.mark.parametrize(
+    ("method", "measured"),
+    [
+        ("vanilla", None),
+        ("trust_region", {"beta", "teacher_feasible", "acceptance", "behavior_kl"}),
+        ("skd", {"replaced", "acceptance", "behavior_kl"}),
+    ],
+)
+def test_some_rollouts_are_kept_token_by_token(
+    method: str, measured: set[str] | None, tmp_path: Path
+) -> None:
+    knobs = {"trust_region": {"epsilon0": [0.05], "K": [2]}, "skd": {"K": [2], "tau_T": [1.0]}}
+    run, spec = run_trial(tmp_path, ROWS, {method: knobs.get(method, {})})
+    assert run.sampled_steps() == [0, 1]
+    rows = [row for row in run.rollouts() if "text" in row]
+    samples = [(step, each) for step in run.sampled_steps() for each in run.rollout_samples(step)]
+    assert len(samples) == len(rows) == 2 * spec.runtime.rollout_texts
+    for (step, sample), row in zip(samples, rows, strict=True):
+        assert (step, sample.index, sample.sample) == (row["step"], row["prompt"], row["sample"])
+        assert (sample.reward, sample.truncated) == (row["reward"], row["truncated"])
+        shown = "".join(sample.tokens)
+        assert shown == row["text"] if sample.truncated else shown.startswith(row["text"])
+        lists = [sample.tokens, sample.student, sample.behavior, *sample.measured.values()]
+        assert {len(values) for values in lists} == {row["length"]}
+        assert sample.prompt.rstrip("\n") in {each["problem"] for each in ROWS}
+        if measured is None:
+            assert (sample.teacher, sample.survived, sample.measured) == (None, None, {})
+            assert sample.student == sample.behavior
+        else:
+            assert sample.measured.keys() == measured
+            assert sample.teacher is not None
+            mean = sum(sample.teacher) / row["length"]
+            assert mean == pytest.approx(row["teacher_log_prob"], abs=1e-4)
+            assert sample.survived is not None
+            assert len(sample.survived) == row["length"]
+
+
+def test_no_rollout_is_kept_where_no_text_is(tmp_path: Path) -> None:
+    spec = worker_spec(tmp_path, ROWS)
+    spec = replace(spec, runtime=replace(spec.runtime, rollout_texts=0))
+    roles = inline_roles(spec)
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        try:
+            list(run_unit(spec, run, roles))
+        finally:
+            roles.close()
+    assert run.sampled_steps() == []
+    assert run.rollout_samples(0) == []
 
 
 LOADS_S, LEARNS_S = 480.0, 3.0

@@ -15,7 +15,7 @@ from torch import Tensor
 from orchestrator.engines.common.record import Kept
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Behavior
-from orchestrator.rollouts import TeacherScores
+from orchestrator.rollouts import SURVIVED, TeacherScores
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def kept_of(done: Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
     log_mu = done.log_mu[row, offset]
     measured = {name: value[row, offset] for name, value in done.measured.items()}
     if done.log_q is not None:
+        measured[SURVIVED] = (offset < done.accepted[row]).float()
         measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
         if "behavior_kl" not in measured:
             measured["behavior_kl"] = speculation.kl_divergence(log_mu, log_p).float()

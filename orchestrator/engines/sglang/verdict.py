@@ -29,7 +29,8 @@ class Drafts:
 
     `draws` (B, roles, γ) are the uniforms, and `start` (B,) the positions of the first drafts in
     their responses. `log_q` computes the teacher's log-probabilities (b, γ, V) of requests with
-    indices (b,). `forced` (B, γ) has forced ids, −1 for none; it is None if no request has any.
+    indices (b,). `forced` (B, γ) has forced ids, −1 for none; it is None
+    if no request has any.
     """
 
     tokens: Tensor

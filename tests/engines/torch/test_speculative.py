@@ -38,7 +38,7 @@ from orchestrator.policy.spec import (
     TrustRegion,
 )
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.rollouts import Request, Rollouts, concatenate
+from orchestrator.rollouts import SURVIVED, Request, Rollouts, concatenate
 from orchestrator.workers.digests import speculation_metrics
 from tests import tiny
 from tests.policy import reference
@@ -547,6 +547,21 @@ def test_the_trust_region_guarantees_acceptance(epsilon: float) -> None:
         assert float(excess.mean()) >= -4 * float(excess.std()) / len(excess) ** 0.5
         metrics = speculation_metrics(rollouts)
         assert metrics["draft_acceptance"] == pytest.approx(float(accepted.sum() / drafted.sum()))
+
+
+@pytest.mark.parametrize("behavior", STUBBORN)
+def test_as_many_drafts_survive_as_their_laws_expect(behavior: Behavior) -> None:
+    rollouts = long_rollouts(behavior, 5, torch.float64)
+    survived = rollouts.measured[SURVIVED][rollouts.mask_BT].double()
+    expected = rollouts.measured["acceptance"][rollouts.mask_BT].double()
+    assert set(survived.tolist()) == {0.0, 1.0}
+    # Each token is one draft that was judged, whatever became of those before it.
+    error = float((expected * (1 - expected)).sum()) ** 0.5
+    assert abs(float((survived - expected).sum())) < 4 * error
+    of_rows = torch.where(rollouts.mask_BT, rollouts.measured[SURVIVED], 0.0).sum(-1)
+    assert bool((of_rows <= rollouts.speculation["accepted"]).all())
+    # A round ends with its first replacement.
+    assert bool((rollouts.lengths_B - of_rows <= rollouts.speculation["rounds"]).all())
 
 
 # Ends inside a draft.
