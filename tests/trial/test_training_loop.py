@@ -287,7 +287,7 @@ def test_a_stage_of_adapters_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
                             break
                 finally:
                     roles.close()
-        folders.append(run.checkpoint_path(2))
+        folders.append(RunReader(tmp_path / name, unit.id).checkpoint_path(2))
     for file in ("model.safetensors", CANARY):
         whole, resumed = ((folder / file).read_bytes() for folder in folders)
         assert whole == resumed, file
