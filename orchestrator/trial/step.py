@@ -25,7 +25,7 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request
 from orchestrator.trial import diagnostics
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.engines import job_of, lora_of
 from orchestrator.workers.roles import Roles
 from orchestrator.workers.spec import WorkerSpec
 
@@ -52,8 +52,11 @@ class TrainingStep:
         try:
             self._take(step)
         except NotFinite as error:
-            rate = self.spec.setup.training.optimizer.lr
-            raise NotFinite(f"step {step}: {error} (training.optimizer.lr={rate:g}?)") from error
+            lora = lora_of(self.spec.unit)
+            rate = f"training.optimizer.lr={self.spec.setup.training.optimizer.lr:g}"
+            if lora is not None:
+                rate = f"the adapters' lr={lora.lr:g}"
+            raise NotFinite(f"step {step}: {error} ({rate}?)") from error
 
     def _take(self, step: int) -> None:
         unit = self.spec.unit

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import NotFinite
@@ -21,7 +22,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.liveness import pulse
 from orchestrator.models.embedded import build
 from orchestrator.models.identity import model_identity
-from orchestrator.records.rundir import RunReader
+from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker
@@ -265,3 +266,30 @@ def test_how_long_models_load_says_nothing_of_how_long_work_may_take(
             assert next(run_unit(spec, run, roles)) == resumed_at + 1
             roles.close()
             assert pulse._work.longest == LEARNS_S
+
+
+def test_a_stage_of_adapters_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    """The learner's state holds adapters and moments alone; checkpoints are plain models."""
+    spec = worker_spec(tmp_path, ROWS)
+    sft = replace(spec.setup.training.sft, updates=2, checkpoints=[1, 2])
+    setup = replace(spec.setup, training=replace(spec.setup.training, sft=sft))
+    unit = replace(spec.unit, kind="sft", method=None, knobs={"rank": 2, "lr": 0.01}, steps=2)
+    spec, folders = replace(spec, unit=unit, setup=setup), []
+    for name, stops in (("whole", (2,)), ("resumed", (1, 2))):
+        for stop in stops:
+            roles = inline_roles(spec)
+            with closing(RunWriter(tmp_path / name, unit.id)) as run:
+                try:
+                    for step in run_unit(spec, run, roles):
+                        if step == stop and stop < unit.steps:
+                            state = load_file(run.checkpoint_path(step) / LEARNER_STATE)
+                            assert all(".lora_" in key for key in state)
+                            break
+                finally:
+                    roles.close()
+        folders.append(RunReader(tmp_path / name, unit.id).checkpoint_path(2))
+    for file in ("model.safetensors", CANARY):
+        whole, resumed = ((folder / file).read_bytes() for folder in folders)
+        assert whole == resumed, file
+    start = load_file(Path(spec.student.path) / "model.safetensors")
+    assert set(load_file(folders[0] / "model.safetensors")) == set(start)
