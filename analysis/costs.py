@@ -54,8 +54,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """The cost of training up to a checkpoint, the supervised stage before it included; None where
-    it was not logged.
+    """The cost of training up to a checkpoint with its supervised stage; None if it is not logged.
 
     A supervised stage that several trials share counts for each of them, and a step that ran again
     after a kill counts once. `seconds` are those of the training steps, without start, evaluation
@@ -237,7 +236,10 @@ def _seconds_by_step(run: RunReader) -> dict[str, float]:
     """Step, as a key of JSON → seconds of its parts, as it ran last."""
 
     def read() -> dict[str, float]:
-        return {str(step): row.seconds for step, row in kept_steps(run).items()}
+        seconds = {}
+        for step, row in kept_steps(run).items():
+            seconds[str(step)] = row.seconds
+        return seconds
 
     return run.derived(TIMING, "seconds by step", read)
 

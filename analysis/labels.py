@@ -28,34 +28,34 @@ SETUPS: Mapping[str, str] = MappingProxyType(
 
 
 def _by_any_name(labels: Mapping[str, str]) -> dict[str, str]:
-    """Folded label or key → key; where names collide a key wins over a label, and the first over
-    later ones.
-    """
-    names = [(key, key) for key in labels] + [(label, key) for key, label in labels.items()]
-    return {name.casefold(): key for name, key in reversed(names)}
+    """Label or key, casefolded → key."""
+    keys: dict[str, str] = {}
+    for key in labels:
+        keys.setdefault(key.casefold(), key)
+    # Where names collide, keys come before labels and earlier labels before later ones.
+    for key, label in labels.items():
+        keys.setdefault(label.casefold(), key)
+    return keys
 
 
 _SETUP_KEYS = _by_any_name(SETUPS)
 
 
 def _benchmark_labels() -> dict[str, str]:
-    """Key → column label of the benchmarks that come with the program and of the average over a
-    setup's benchmarks.
-    """
-    labels = {key: benchmark.label or key for key, benchmark in BENCHMARKS.items()}
-    return labels | {AVERAGE: AVERAGE_LABEL}
+    """Key → column label of the shipped benchmarks and of the average."""
+    labels = {AVERAGE: AVERAGE_LABEL}
+    for key, benchmark in BENCHMARKS.items():
+        labels[key] = benchmark.label or key
+    return labels
 
 
 def benchmark_label(key: str, run: BenchmarkRun | None = None) -> str:
-    """The column label of a benchmark, or of the average (`avg`): the title its `run` gives, else
-    the known one.
-    """
+    """The column label of a benchmark or the average: the title in its `run`, else the known one."""
     return (run.title if run is not None else None) or _benchmark_labels().get(key, key)
 
 
 def setup_title(key: str, setups: Mapping[str, Setup] | None = None) -> str:
-    """The heading over the columns of a setup: its own title where `setups` has one, else that of a
-    shipped setup.
+    """The heading over a setup's columns: its title in `setups`, else that of a shipped setup.
 
     The key follows a title that several setups share.
     """
@@ -76,8 +76,6 @@ def setup_key(name: str) -> str:
 
 
 def order_methods(methods: Iterable[str]) -> list[str]:
-    """Distinct methods: those of the paper in its order, then unknown ones as given, then the
-    untrained student.
-    """
+    """Distinct methods: the paper's in its order, unknown ones as given, the untrained student."""
     ranks = {method: rank for rank, method in enumerate(METHODS)} | {BASE: len(METHODS) + 1}
     return sorted(dict.fromkeys(methods), key=lambda method: ranks.get(method, len(METHODS)))

@@ -50,7 +50,10 @@ def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
     """
     from analysis import frames
 
-    if all(cell.value is None for row in table.rows for cell in row.cells):
+    scored = 0
+    for row in table.rows:
+        scored += sum(cell.value is not None for cell in row.cells)
+    if not scored:
         return {}
     shown = {"results": frames.as_printed(table), "scores": frames.evidence(table)}
     confirmed = frames.confirmed(table)

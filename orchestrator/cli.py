@@ -338,6 +338,12 @@ def _open(options: argparse.Namespace) -> int:
     return open_and_show(options.file, options.to, _console())
 
 
+def _rerun(options: argparse.Namespace) -> int:
+    from orchestrator.commands.rerun import rerun
+
+    return rerun(options)
+
+
 def _export(options: argparse.Namespace) -> int:
     from orchestrator.commands.export import export, only_experiment
 
@@ -371,6 +377,8 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _regrade(options: argparse.Namespace) -> int:
+    if options.audit and options.texts:
+        raise UserError("--texts: expected without --audit, which reads texts by itself")
     if options.audit:
         from orchestrator.commands.audit import audit
 
@@ -379,7 +387,7 @@ def _regrade(options: argparse.Namespace) -> int:
         raise UserError("--json: expected --audit beside it")
     from orchestrator.commands.regrade import regrade
 
-    return regrade(_load(options))
+    return regrade(_load(options), options.texts)
 
 
 def _dashboard(options: argparse.Namespace) -> int:
@@ -463,6 +471,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "dashboard": _dashboard,
     "pack": _pack,
     "open": _open,
+    "rerun": _rerun,
     "export": _export,
     "eval": _eval,
     "grade": _grade,

@@ -103,7 +103,8 @@ def excerpts(study: Study, setup: str) -> list[dict[str, Any]]:
 
 
 def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
-    """Relative gain in success with its bootstrap interval over prompts, which both behaviors share.
+    """Relative gain in success with its bootstrap interval over prompts, which both behaviors
+    share.
 
     A replicate without a vanilla success has no finite gain and counts as the largest; where that
     reaches the upper end, the gain has no interval.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from orchestrator.sheet import Cell, Sheet
 
@@ -79,7 +81,13 @@ def scrolling(label: str, *children: str) -> Html:
     return element("div", *children, class_="scroll", role="region", aria_label=label, tabindex="0")
 
 
-def table(caption: str, sheet: Sheet) -> Html:
+def data(key: str, value: Any) -> Html:
+    """JSON for a script of the page, which finds it by its id; no text in it ends the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return element("script", Html(text.replace("<", "\\u003c")), type="application/json", id=key)
+
+
+def table(caption: str, sheet: Sheet, **attributes: str) -> Html:
     """A sheet whose first column names the rows; an empty cell is shown as missing.
 
     A row that begins with a cell marked `total` stands in the table's foot.
@@ -96,7 +104,7 @@ def table(caption: str, sheet: Sheet) -> Html:
     parts = [element("thead", element("tr", *head)), element("tbody", body)]
     if foot:
         parts.append(element("tfoot", foot))
-    return scrolling(caption, element("table", element("caption", caption), *parts))
+    return scrolling(caption, element("table", element("caption", caption), *parts, **attributes))
 
 
 def _row(sheet: Sheet, row: Sequence[Cell]) -> Html:

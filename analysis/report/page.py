@@ -5,15 +5,15 @@ It has the same bytes for the same run directories.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.costs import family_costs
 from analysis.figures import gantt
+from analysis.report.assets import CSS, policy, scripts
 from analysis.report.audit import audit_section
+from analysis.report.chart import chart_section
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.figures import figure, figures_section
@@ -23,7 +23,6 @@ from analysis.report.provenance import facts, provenance_section
 from analysis.report.responses import responses_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
-from analysis.report.style import CSS
 from analysis.report.summary import summary
 from analysis.report.trials import downloads, trials_section
 from analysis.scores.verdict import Verdict
@@ -38,6 +37,7 @@ from orchestrator.selection.study import Study
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
     "responses": "What pass@1 hides",
+    "curves": "Curves",
     "figures": "Figures",
     "rollouts": "Rollouts",
     "diagnostics": "Diagnostics",
@@ -84,6 +84,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
     """The page that will lie at `path`; `results` is the study's table, if it was made already."""
     experiment, statuses = study.experiment, status.collect(study)
     results = results or build.results_table(study)
+    chosen = build.select(study)
     costs = {setup: family_costs(study, setup) for setup in experiment.setups}
     contents = bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items())
     chart = gantt.picture(study)
@@ -94,9 +95,10 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         element("nav", contents, aria_label="Parts"),
         scores_section(results),
         responses_section(results),
+        chart_section(study, chosen),
         figures_section(study),
         excerpts_section(study),
-        diagnostics_section(study, build.select(study)),
+        diagnostics_section(study, chosen),
         audit_section(study),
         costs_section(experiment, costs, *when),
         trials_section(study, statuses, path),
@@ -110,17 +112,11 @@ def _document(title: str, sections: Sequence[Html]) -> str:
     head = element(
         "head",
         void("meta", charset="utf-8"),
-        void("meta", http_equiv="Content-Security-Policy", content=_policy()),
+        void("meta", http_equiv="Content-Security-Policy", content=policy()),
         void("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
         void("link", rel="icon", href="data:,"),
         element("style", Html(CSS)),
     )
-    body = element("body", element("main", join(sections, Html("\n"))))
+    body = element("body", element("main", join(sections, Html("\n"))), scripts())
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _policy() -> str:
-    """Nothing is loaded and nothing runs: the page has this style sheet and the images inside it."""
-    digest = base64.b64encode(hashlib.sha256(CSS.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"

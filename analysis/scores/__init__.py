@@ -1,3 +1,1 @@
-"""Selected checkpoints, their intervals, and what may be said of the methods; numbers, no text of a
-table.
-"""
+"""Selected checkpoints, their intervals, and the verdict on the methods; no text of a table."""

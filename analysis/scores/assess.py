@@ -1,5 +1,4 @@
-"""Selected checkpoints → the evidence behind the table: intervals, differences to vanilla, the bias
-of selecting.
+"""Selected checkpoints → intervals, differences to vanilla, and the bias of selecting.
 
 With two or more training runs an interval is over seeds, with one it is over problems and says so.
 """
@@ -43,9 +42,7 @@ Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread betwe
 
 
 def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
-    """The evidence for all that was selected. UserError where checkpoints of a setup rest on
-    different problems.
-    """
+    """The evidence for all that was selected; UserError if a setup's problems differ."""
     rows: list[RowEvidence] = []
     spreads: dict[tuple[str, str], SeedSpread | None] = {}
     for name in study.experiment.setups:
@@ -57,15 +54,13 @@ def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
     for name, setup in study.experiment.setups.items():
         ids = study.evaluation_ids(name)
         for key, run in setup.evaluation.benchmarks.items():
-            sources.append(
-                BenchmarkSource(name, key, ids[key], benchmark_of(key, run).identity(run))
-            )
+            identity = benchmark_of(key, run).identity(run)
+            sources.append(BenchmarkSource(name, key, ids[key], identity))
     return Evidence(tuple(rows), tuple(sources), spreads)
 
 
 def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]:
-    """Name → column → bootstrap replicates of checkpoints of one setup, all on the same draws; the
-    average first.
+    """Name → column → bootstrap replicates of a setup's checkpoints; the average first.
 
     UserError where they rest on different problems.
     """
@@ -89,9 +84,7 @@ def exact_scores(checkpoint: Scored) -> dict[str, Fraction]:
 
 
 def seed_spreads(checkpoints: Iterable[Scored]) -> dict[str, SeedSpread | None]:
-    """Column → spread between seeds in percent, pooled over the methods of a setup; empty without
-    any checkpoint.
-    """
+    """Column → spread between seeds in percent, pooled over the methods of a setup."""
     percent: dict[str, list[list[Fraction]]] = {}
     for checkpoint in checkpoints:
         for key, scores in checkpoint.by_seed.items():
@@ -115,8 +108,9 @@ def estimate(
     lowest: float = 0,
     highest: float = PERCENT,
 ) -> Estimate:
-    """A mean over so many training runs, or the difference of two, with its interval, which ends at
-    the `lowest` and the `highest` value.
+    """A mean over so many training runs, or the difference of two, with its interval.
+
+    The interval ends at the `lowest` and the `highest` value.
     """
     # A pooled spread would give one run an interval too, but it rests on the seeds of other methods
     # alone.
@@ -151,18 +145,14 @@ def differences(
 
 
 def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candidate | None:
-    """The checkpoint with counts of samples that took no part in selecting it; None unless all
-    benchmarks have them.
-    """
+    """The checkpoint with counts of fresh samples only; None unless all benchmarks have them."""
     ids = study.fresh_evaluation_ids(setup)
     counts = read_counts(study, checkpoint.units, ids, checkpoint.step, checkpoint.metric)
     return replace(checkpoint, counts=counts) if len(counts) == len(ids) else None
 
 
 def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
-    """Column → score in percent of what is selected on half of the problems, on the other half; the
-    average first.
-    """
+    """Column → percent, on half of the problems, of the choice on the other half."""
     named = {candidate.title: candidate for candidate in pool}
     by_candidate = {}
     for key in pool[0].counts:
@@ -175,8 +165,7 @@ def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
 
 
 def leave_one_seed_out(pool: Sequence[Candidate]) -> dict[str, float] | None:
-    """Column → score in percent of what all seeds but one choose, on that one; its mean over the
-    seeds.
+    """Column → percent on one seed of the choice by all others; a mean over the seeds.
 
     It removes the luck of the choice from the score, but the choices share seeds, so that no test
     rests on it. None with one seed. Ties are settled as by `selection.scores.best_of`, by the order
@@ -246,11 +235,13 @@ def to_reference(
                 gaps = chosen_alike(gaps, (sizes[method], sizes[REFERENCE]))
             found[method] = gaps
     for key, spread in spreads.items():
-        tested = [gaps for gaps in found.values() if gaps[key].p_value is not None]
+        tested = {}
+        for method, gaps in found.items():
+            if gaps[key].p_value is not None:
+                tested[method] = gaps[key]
         if spread is not None and tested:
-            corrected = _corrected([gaps[key] for gaps in tested], spread, level)
-            for gaps, gap in zip(tested, corrected, strict=True):
-                gaps[key] = gap
+            for method, gap in _corrected(tested, spread, level).items():
+                found[method][key] = gap
     return found
 
 
@@ -261,19 +252,25 @@ def chosen_alike(gaps: Mapping[str, Difference], sizes: tuple[int, int]) -> dict
     return {key: replace(gap, p_value=None, chosen_from=sizes) for key, gap in gaps.items()}
 
 
-def _corrected(gaps: Sequence[Difference], spread: SeedSpread, level: float) -> list[Difference]:
+def _corrected(
+    gaps: Mapping[str, Difference], spread: SeedSpread, level: float
+) -> dict[str, Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""
-    scale = LEVEL / level
-    values = [gap.estimate.value for gap in gaps]
-    runs = [gap.runs[0] for gap in gaps]
-    dunnett = significance.adjusted(values, spread, runs, gaps[0].runs[1], level)
-    holm = significance.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
-    corrected = []
-    for place, gap in enumerate(gaps):
+    scale, runs_of_reference = LEVEL / level, 0
+    values, runs, p_values = [], [], []
+    for gap in gaps.values():
+        values.append(gap.estimate.value)
+        runs.append(gap.runs[0])
+        runs_of_reference = gap.runs[1]
+        p_values.append(min(1.0, scale * (gap.p_value or 0.0)))
+    dunnett = significance.adjusted(values, spread, runs, runs_of_reference, level)
+    holm = significance.holm(p_values)
+    corrected = {}
+    for place, (method, gap) in enumerate(gaps.items()):
         value, reach = float(gap.estimate.value), dunnett.reaches[place]
         estimated = replace(gap.estimate, interval=Interval(value - reach, value + reach))
         p_value = min(1.0, scale * dunnett.p_values[place])
-        corrected.append(Difference(estimated, p_value, gap.runs, len(gaps), holm[place]))
+        corrected[method] = Difference(estimated, p_value, gap.runs, len(gaps), holm[place])
     return corrected
 
 

@@ -1,6 +1,4 @@
-"""Run directories → the checkpoints that each method family was selected from, with their counts
-per problem.
-"""
+"""Run directories → the checkpoints that each method is selected from, with counts per problem."""
 
 from __future__ import annotations
 
@@ -38,8 +36,7 @@ class Scored(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One checkpoint of one hyperparameter setting, its scores averaged over seeds (fractions in
-    [0, 1]).
+    """One checkpoint of one hyperparameter setting; scores in [0, 1] are averaged over seeds.
 
     `counts` has an entry for each seed, in the order of `units`.
     """

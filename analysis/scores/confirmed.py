@@ -1,6 +1,4 @@
-"""The confirmed checkpoints: scores over runs that took no part in choosing, tested against
-vanilla's.
-"""
+"""Scores of confirmed checkpoints, over runs that took no part in choosing, tested by vanilla's."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ from orchestrator.selection.study import Study
 def confirmed_rows(
     study: Study, chosen: Sequence[Selected], metric: Metric = PASS_AT_1
 ) -> list[ConfirmedRow]:
-    """A row for each settled family to be confirmed, by setup and in the order of the
-    grid.
+    """A row for each settled family to be confirmed, by setup and in the order of the grid.
 
     UserError where two runs of a setup were evaluated on different problems.
     """
@@ -64,9 +61,7 @@ def confirmed_rows(
 
 
 def confirmed_candidates(study: Study, setup: str) -> dict[str, Candidate]:
-    """Method → its confirmed checkpoint in a setup, for the methods whose confirming runs are all
-    evaluated.
-    """
+    """Method → its confirmed checkpoint in a setup, once all its confirming runs are evaluated."""
     found = {}
     for confirmation in confirmations(study):
         if confirmation.units[0].setup == setup:
@@ -77,8 +72,9 @@ def confirmed_candidates(study: Study, setup: str) -> dict[str, Candidate]:
 
 
 def _scored(study: Study, confirmation: Confirmation, metric: Metric) -> Candidate:
-    """The confirmed checkpoint with the counts of its runs that are evaluated by now, which may be
-    none; none where some lack what the metric needs.
+    """The confirmed checkpoint with the counts of its runs that are evaluated by now.
+
+    It has no counts where some of these lack the votes or the samples that the metric needs.
     """
     first, ids = confirmation.units[0], study.fresh_evaluation_ids(confirmation.units[0].setup)
     units = tuple(unit.id for unit in evaluated_units(study, confirmation))

@@ -1,5 +1,4 @@
-"""Scores at equal cost, read off each method's trajectory: score against what its training took by
-then.
+"""Scores at equal cost, read off each method's trajectory of scores over training cost.
 
 All methods of a setup are compared at one cost, the most that all of them have reached. Between two
 evaluated checkpoints the score is interpolated linearly, as a weighted mean of both, so that no
@@ -42,9 +41,7 @@ Curves = Mapping[str, Sequence[CurvePoint]]  # by method, none of them empty
 
 @dataclass(frozen=True)
 class ReadOff:
-    """The score between two checkpoints of a setting, `weight` of the way from the first to the
-    second.
-    """
+    """The score between two checkpoints of a setting, a part `weight` of the way to the second."""
 
     first: Candidate
     second: Candidate
@@ -99,9 +96,7 @@ def curve(study: Study, best: Candidate) -> list[CurvePoint]:
 
 
 def incomparable(study: Study, curves: Curves, measure: str) -> dict[str, str]:
-    """Method → why its cost compares with no other: not logged, or a time on other hardware than
-    vanilla's.
-    """
+    """Method → why its cost compares with no other: not logged, or not on vanilla's hardware."""
     places = _places(study, curves)
     reference = places.get(REFERENCE) or next(iter(places.values()), ())
     found = {}
@@ -179,8 +174,7 @@ def _read_off(points: Sequence[CurvePoint], amount: float, measure: str) -> Read
 def _compare(
     read: Mapping[str, ReadOff], trained: Sequence[Selected], tested: bool
 ) -> dict[str, dict[str, AtCost]]:
-    """Method → column → its score at equal cost and the difference to vanilla, with intervals as in
-    the table.
+    """Method → column → score at equal cost and difference to vanilla, with the table's intervals.
 
     Without `tested` there is no p-value: a clock has a spread of its own, which the spread between
     seeds does not hold.

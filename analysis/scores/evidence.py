@@ -1,6 +1,4 @@
-"""The evidence behind the rows of a results table: plain numbers, no computation. Scores are
-percent, 0 to 100.
-"""
+"""The evidence behind a results table's rows: plain numbers, with scores in percent, 0 to 100."""
 
 from __future__ import annotations
 
@@ -15,9 +13,8 @@ from analysis.numbers import signed, tenths_text
 from analysis.scores.uncertainty import CONFIDENCE, Interval
 from orchestrator.selection.significance import SeedSpread
 
-ONE_RUN = (
-    "*"  # behind the reach of an interval over problems, which is no measure of other training runs
-)
+# Behind the reach of an interval over problems, which is no measure of other training runs.
+ONE_RUN = "*"
 Over = Literal["problems", "seeds"]  # what an interval lets vary
 
 
@@ -25,9 +22,9 @@ Over = Literal["problems", "seeds"]  # what an interval lets vary
 class Estimate:
     """A score, or a difference of two, with its interval.
 
-    `over` is "seeds" for a t interval over training runs (`selection.significance`), and "problems" for a
-    bootstrap over the problems of the checkpoints that are there (`scores.uncertainty`), which says
-    nothing of other training runs.
+    `over` is "seeds" for a t interval over training runs (`selection.significance`), and "problems"
+    for a bootstrap over the problems of the checkpoints (`scores.uncertainty`), which says nothing
+    of other training runs.
     """
 
     value: Fraction
@@ -41,9 +38,7 @@ class Estimate:
 
     @property
     def reach(self) -> str:
-        """`1.2`, the margin of an interval over seeds; `1.2*` of one that leaves the training runs
-        as they are.
-        """
+        """`1.2`, the margin of an interval over seeds; `1.2*` of one over problems."""
         return f"{tenths_text(self.margin)}{ONE_RUN if self.over == 'problems' else ''}"
 
 
@@ -98,8 +93,7 @@ class ColumnEvidence:
 
 @dataclass(frozen=True)
 class RowEvidence:
-    """The selected checkpoint of a method in one setup; `columns` by benchmark key, the average as
-    `avg`.
+    """The selected checkpoint of a method in one setup; `columns` by benchmark and as `avg`.
 
     `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation
     of the average over seeds (n − 1), None for one seed. `candidates` counts the family's
@@ -132,9 +126,7 @@ class RowEvidence:
 
 @dataclass(frozen=True)
 class ConfirmedColumn:
-    """One column of a confirmed checkpoint: its score over confirming runs, beside the one it was
-    chosen by.
-    """
+    """One column of a confirmed checkpoint: its score, and the `explored` one it was chosen by."""
 
     score: Estimate
     explored: Fraction
@@ -174,9 +166,7 @@ class ConfirmedRow:
 
 @dataclass(frozen=True)
 class AtCost:
-    """A score read off a method's trajectory at a cost, and its difference to vanilla's at the same
-    cost.
-    """
+    """A score read off a method's trajectory at a cost, and its difference to vanilla's there."""
 
     score: Estimate
     difference: Difference | None
@@ -184,8 +174,7 @@ class AtCost:
 
 @dataclass(frozen=True)
 class CostRow:
-    """The selected checkpoint of a method: its training cost, a mean over its `units`, and its
-    scores at equal cost.
+    """The training cost of a selected checkpoint, a mean over `units`, and scores at equal cost.
 
     `hardware` says where they were trained. `columns` is empty where nothing can be read off;
     `why_not` has the reason.
@@ -223,9 +212,7 @@ class CostTable:
 
 @dataclass(frozen=True)
 class BenchmarkSource:
-    """The problems of a column: `content` as in `Benchmark.identity`, for a file its name and
-    sha256.
-    """
+    """The problems of a column: `content` as in `Benchmark.identity`, such as a file's sha256."""
 
     setup: str
     benchmark: str

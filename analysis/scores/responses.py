@@ -2,13 +2,14 @@
 
 Each number is a sum over problems divided by a count. A share of samples is a mean over problems. A
 mean length is all tokens of right (or wrong) responses divided by the number of such responses. The
-intervals are those of pass@1: over seeds with several training runs, else a bootstrap over problems.
+intervals are those of pass@1: over seeds with several training runs, else a bootstrap over
+problems.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
@@ -69,15 +70,14 @@ Numbers = dict[str, dict[str, Counted]]  # of one checkpoint: column â†’ name â†
 
 
 def with_responses(study: Study, evidence: Evidence, chosen: Sequence[Selected]) -> Evidence:
-    """The evidence with the numbers of each row's responses. It reads whole records, which takes
-    ten times as long as the counts that pass@1 needs.
+    """The evidence with the numbers of each row's responses.
+
+    It reads whole records, which takes ten times as long as the counts that pass@1 needs.
     """
     rows = []
     for setup in dict.fromkeys(row.setup for row in evidence.rows):
         best = {each.best.method: each.best for each in chosen if each.setup == setup}
-        k = min(
-            seed.samples for each in best.values() for of in each.counts.values() for seed in of
-        )
+        k = _common_samples(best.values())
         numbers = _count_setup(study, setup, best, k)
         for row in evidence.rows:
             if row.setup == setup:
@@ -89,13 +89,13 @@ def with_responses(study: Study, evidence: Evidence, chosen: Sequence[Selected])
     return replace(evidence, rows=tuple(rows))
 
 
-def _common_samples(checkpoints: Sequence[Candidate]) -> int:
-    """Samples that every problem of every benchmark has."""
-    found = []
+def _common_samples(checkpoints: Iterable[Candidate]) -> int:
+    """The samples that every problem of every benchmark has."""
+    samples = []
     for checkpoint in checkpoints:
         for seeds in checkpoint.counts.values():
-            found += [seed.samples for seed in seeds]
-    return min(found)
+            samples += [seed.samples for seed in seeds]
+    return min(samples)
 
 
 def _count_setup(
@@ -135,12 +135,18 @@ def _count(
             continue
         values, sums, counts = [], [], []
         for records in by_seed:
-            amounts = [amount for record in records if (amount := amount_of(record, k)) is not None]
-            total = sum(count for _, count in amounts)
-            if len(amounts) == len(records) and total:
-                values.append(Fraction(sum(amount for amount, _ in amounts)) / total)
-                sums.append([float(amount) for amount, _ in amounts])
-                counts.append([count for _, count in amounts])
+            of_problems: list[Fraction | int] = []
+            divisors: list[int] = []
+            for record in records:
+                amount = amount_of(record, k)
+                if amount is not None:
+                    of_problems.append(amount[0])
+                    divisors.append(amount[1])
+            total = sum(divisors)
+            if len(divisors) == len(records) and total:
+                values.append(Fraction(sum(of_problems)) / total)
+                sums.append(list(map(float, of_problems)))
+                counts.append(divisors)
         if len(values) < len(by_seed):
             continue
         if name in SHARES:

@@ -34,16 +34,17 @@ def split_half_scores(scores: Mapping[str, Array], splits: int = SPLITS) -> dict
         return {name: float(matrix.mean()) for name, matrix in scores.items()}
     if any(matrix.shape[1] < 2 for matrix in scores.values()):
         return None
-    halves = {
-        name: _halves(matrix, name, splits) for name, matrix in scores.items()
-    }  # each (2, C, splits)
+    halves: dict[str, Array] = {}  # each (2, C, splits)
+    for name, matrix in scores.items():
+        halves[name] = _halves(matrix, name, splits)
     means = np.mean(list(halves.values()), axis=0)
     # Sums of the same numbers in another order differ in their last bits; a tie must stay one.
     chosen = np.argmax(np.round(means, 12), axis=1)  # (2, splits)
-    return {
-        name: float(np.take_along_axis(half[::-1], chosen[:, None], 1).mean())
-        for name, half in halves.items()
-    }
+    found = {}
+    for name, half in halves.items():
+        # The choice of one half is scored on the other.
+        found[name] = float(np.take_along_axis(half[::-1], chosen[:, None], 1).mean())
+    return found
 
 
 def _halves(scores: Array, key: str, splits: int) -> Array:

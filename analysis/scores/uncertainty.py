@@ -1,5 +1,6 @@
-"""Bootstrap intervals of pass@1 over the problems of given checkpoints; what another training run
-would give is not in them, which is the business of `orchestrator.selection.significance`.
+"""Bootstrap intervals of pass@1 over the problems of given checkpoints.
+
+They say nothing of other training runs, which `orchestrator.selection.significance` does.
 
 Shapes: P problems of a benchmark, B replicates (`REPLICATES` unless told). Scores are c/n,
 fractions in [0, 1], or their means over seeds.
@@ -53,8 +54,9 @@ class Draws:
         return _flat_replicates(scores, f"{self._key} {name}", self._replicates)
 
     def ratio(self, sums: Array, counts: Array) -> Array:
-        """Replicates (B,) of Σ sums ÷ Σ counts over problems, a mean over seeds, from (seeds, P) of
-        both; NaN where a draw has no counts.
+        """Replicates (B,) of Σ sums ÷ Σ counts over problems, a mean over seeds.
+
+        Both have (seeds, P) entries. NaN where a resample has no counts.
         """
         with np.errstate(invalid="ignore"):  # 0 ÷ 0
             return ((self._weights @ sums.T) / (self._weights @ counts.T)).mean(axis=1)
@@ -79,9 +81,7 @@ def average(columns: Sequence[Array]) -> Array:
 
 
 def interval(value: float, replicates: Array, confidence: float = CONFIDENCE) -> Interval:
-    """Percentile interval with equal tails around the observed value, widened to it where it lies
-    outside.
-    """
+    """Percentile interval with equal tails, widened to the observed value if that lies outside."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(replicates, [tail, 1 - tail])
     return Interval(min(float(low), value), max(float(high), value))
@@ -97,8 +97,7 @@ def _weights(count: int, key: str, replicates: int) -> Array:
 
 
 def _flat_replicates(scores: Array, key: str, replicates: int) -> Array:
-    """Replicates where all problems score the same, as when all are right, and resampling them
-    shows no spread.
+    """Replicates where all problems score the same, so that resampling them shows no spread.
 
     Draws of the mid-P confidence distribution of a share known from P independent trials (Clopper
     and Pearson 1934): no spread of scores in [0, 1] over problems is wider. All right gives the
@@ -107,16 +106,11 @@ def _flat_replicates(scores: Array, key: str, replicates: int) -> Array:
     problems = len(scores)
     right = round(float(scores.sum()), 9)
     generator = _generator(key)
-    low = (
-        generator.beta(right, problems - right + 1, replicates)
-        if right > 0
-        else np.zeros(replicates)
-    )
-    high = (
-        generator.beta(right + 1, problems - right, replicates)
-        if right < problems
-        else np.ones(replicates)
-    )
+    low, high = np.zeros(replicates), np.ones(replicates)
+    if right > 0:
+        low = generator.beta(right, problems - right + 1, replicates)
+    if right < problems:
+        high = generator.beta(right + 1, problems - right, replicates)
     return np.where(generator.random(replicates) < 0.5, low, high)
 
 

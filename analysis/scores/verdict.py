@@ -53,9 +53,7 @@ class Verdict:
 
 
 def verdict(study: Study, evidence: Evidence) -> Verdict:
-    """Sentences on the differences to vanilla. Empty while fewer than two methods have scores in
-    any setup.
-    """
+    """Sentences on the differences to vanilla; empty until a setup has scores of two methods."""
     experiment = study.experiment
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
@@ -64,7 +62,7 @@ def verdict(study: Study, evidence: Evidence) -> Verdict:
             groups[name] = trained
     if not groups:
         return Verdict()
-    rows = [row for of_setup in groups.values() for row in of_setup]
+    rows = list(itertools.chain(*groups.values()))
     one_seed = [row.seeds == 1 for row in rows]
     confirms, advice = bool(experiment.confirmed_methods), None
     if not confirms:
@@ -86,9 +84,7 @@ def verdict(study: Study, evidence: Evidence) -> Verdict:
 
 
 def _at_equal_cost(evidence: Evidence, setup: str) -> list[str]:
-    """A sentence on the methods whose selected checkpoints did not cost as much as vanilla's; none
-    without any.
-    """
+    """A sentence on the methods whose selected checkpoints cost more or less than vanilla's."""
     for table in evidence.costs:
         if table.setup != setup:
             continue
@@ -118,13 +114,10 @@ def confirmation(study: Study) -> Advice:
 
 
 def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> list[str]:
-    """A sentence for each confirmed method of a setup, and one for those whose runs are not all
-    there.
-    """
+    """A sentence for each confirmed method of a setup, and one for those that are still open."""
     if REFERENCE not in experiment.confirmed_methods:
-        return [
-            f"{_VANILLA} is not confirmed, so that no method can be called better: see confirm.methods."
-        ]
+        why = "so that no method can be called better: see confirm.methods."
+        return [f"{_VANILLA} is not confirmed, {why}"]
     complete = {row.method: row for row in rows if row.complete}
     sentences = []
     for method, row in complete.items() if REFERENCE in complete else ():
@@ -142,9 +135,7 @@ def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> li
 
 
 def _settled(gap: Difference, until: float | None) -> str:
-    """`confirmed`; with `until` in points, also whether a difference that is not shown is settled to
-    that.
-    """
+    """`confirmed`; for a difference not shown also whether it is known to `until` points."""
     if until is None or gap.p_value is None or gap.shown:
         return "confirmed"
     settled = gap.estimate.margin + abs(float(gap.estimate.value)) <= until
@@ -214,14 +205,11 @@ def _trials(experiment: Experiment) -> int:
 
 
 def _judge(rows: Sequence[RowEvidence]) -> list[str]:
-    """A sentence for each method of a setup that was trained on several seeds, and one for the
-    others together.
-    """
+    """A sentence for each method of a setup with several seeds, and one for all others."""
     vanilla = next((row for row in rows if row.method == REFERENCE), None)
     if vanilla is None:
-        return [
-            f"{_VANILLA} has no scores to compare with; trb table --compare compares any two methods."
-        ]
+        advice = "trb table --compare compares any two methods."
+        return [f"{_VANILLA} has no scores to compare with; {advice}"]
     if vanilla.seeds == 1:
         return [f"No method can be called better than {_VANILLA}: it has one seed."]
     sentences, untested, unequal = [], [], []
@@ -236,14 +224,12 @@ def _judge(rows: Sequence[RowEvidence]) -> list[str]:
         else:
             untested.append(_short(row.method, gap))
     if untested:
-        sentences.append(
-            f"Not tested, with one seed each: {', '.join(untested)} against {_VANILLA}."
-        )
+        names = ", ".join(untested)
+        sentences.append(f"Not tested, with one seed each: {names} against {_VANILLA}.")
     if unequal:
-        sentences.append(
-            f"Not tested, chosen from more or fewer checkpoints than {_VANILLA}'s {vanilla.candidates}, and the best "
-            f"of more is higher by chance: {', '.join(unequal)}."
-        )
+        fewer = f"chosen from more or fewer checkpoints than {_VANILLA}'s {vanilla.candidates}"
+        why = "and the best of more is higher by chance"
+        sentences.append(f"Not tested, {fewer}, {why}: {', '.join(unequal)}.")
     return sentences
 
 

@@ -1,3 +1,1 @@
-"""The results table: its model, its forms (terminal, Markdown, LaTeX, CSV, JSON), and what stands
-under it.
-"""
+"""The results table: its model, its forms (terminal, Markdown, LaTeX, CSV, JSON), its captions."""

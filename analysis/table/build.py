@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Literal
 
 from analysis.labels import BASE, benchmark_label, method_label, setup_title
@@ -45,12 +47,17 @@ def results_table(
     study = with_confirmation(study.snapshot())
     awaited = _awaited(study)
     selected = select(_without(study, awaited))
-    chosen = [rescored for each in selected if (rescored := _rescored(study, each, metric))]
-    by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}
+    chosen: list[Selected] = []
+    by_family: dict[tuple[str, str], dict[str, Fraction]] = {}
+    for each in selected:
+        rescored = _rescored(study, each, metric)
+        if rescored is not None:
+            chosen.append(rescored)
+            by_family[each.setup, each.best.method] = exact_scores(rescored.best)
     families = [BASE, *study.experiment.methods]
-    titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
-    scores, labels = [], {}
+    scores, titles, labels = [], {}, {}
     for name, setup in study.experiment.setups.items():
+        titles[name] = setup_title(name, study.experiment.setups)
         for key, run in setup.evaluation.benchmarks.items():
             labels[name, key] = benchmark_label(key, run)
         # Every method of the experiment has its row, with empty cells before its first scores.
@@ -69,9 +76,8 @@ def results_table(
         evidence = replace(with_responses(study, evidence, chosen), costs=costs)
     remarks = [] if metric == PASS_AT_1 else _about(metric, study, selected, chosen)
     for key in awaited:
-        remarks.append(
-            f"waiting for {labels[key]}: rows are selected on the other columns until then"
-        )
+        until_then = "rows are selected on the other columns until then"
+        remarks.append(f"waiting for {labels[key]}: {until_then}")
     remarks += notes(study, [] if awaited else chosen)
     study.remember()
     judged = verdict(study, evidence)
@@ -79,17 +85,13 @@ def results_table(
 
 
 def _rescored(study: Study, selected: Selected, metric: Metric) -> Selected | None:
-    """The same checkpoint, scored by another metric; None where its evaluators did not note which
-    answers were right.
-    """
+    """The same checkpoint by another metric; None if evaluators did not note the right answers."""
     best = selected.best
     for key, seeds in best.counts.items():
         least = min(seed.samples for seed in seeds)
         if metric.k > least:
-            expected = (
-                f"a k of at most {least}, the samples of each problem of {key} in {selected.setup}"
-            )
-            raise refuse("--metric", str(metric), expected)
+            samples = f"the samples of each problem of {key} in {selected.setup}"
+            raise refuse("--metric", str(metric), f"a k of at most {least}, {samples}")
     if metric.kind == "pass":
         return replace(selected, best=replace(best, metric=metric))
     ids = study.evaluation_ids(selected.setup)
@@ -129,12 +131,10 @@ def _about(
 
 
 def _awaited(study: Study) -> list[tuple[str, str]]:
-    """(setup, benchmark) of those that a trained family has no sample of, while it has some of
-    another.
-    """
+    """(setup, benchmark) without any sample of a trained family that has some of another one."""
     awaited: dict[tuple[str, str], None] = {}
     for family in study.families():
-        runs = [study.reader(unit) for setting in family for unit in setting]
+        runs = [study.reader(unit) for unit in itertools.chain(*family)]
         if not family[0][0].is_trial or not all(run.trained for run in runs):
             continue
         setup = family[0][0].setup
@@ -143,7 +143,8 @@ def _awaited(study: Study) -> list[tuple[str, str]]:
             if not any(run.evaluated_steps(evaluation_id) for run in runs):
                 unsampled.append(key)
         if len(unsampled) < len(ids):
-            awaited |= dict.fromkeys((setup, key) for key in unsampled)
+            for key in unsampled:
+                awaited[setup, key] = None
     return list(awaited)
 
 
@@ -168,9 +169,8 @@ def notes(study: Study, chosen: list[Selected]) -> list[str]:
     for selected in chosen:
         best, method = selected.best, method_label(selected.best.method)
         if not best.complete:
-            found.append(
-                f"{selected.setup} {method}: selected before any checkpoint has the samples asked for"
-            )
+            early = "selected before any checkpoint has the samples asked for"
+            found.append(f"{selected.setup} {method}: {early}")
         if best.spread is not None:
             spread = f"{method} {best.spread * PERCENT:.1f} ({best.seeds} seeds)"
             spreads.setdefault(selected.setup, []).append(spread)
@@ -179,9 +179,8 @@ def notes(study: Study, chosen: list[Selected]) -> list[str]:
             problems = len(counts[0].n)
             if problems < FEW_PROBLEMS:
                 count = f"{problems} problem{'' if problems == 1 else 's'}"
-                small[f"{benchmark_label(key, runs[key])}: {count}, so its intervals are wide"] = (
-                    None
-                )
+                note = f"{benchmark_label(key, runs[key])}: {count}, so its intervals are wide"
+                small[note] = None
     for setup, of_methods in spreads.items():
         found.append(f"{setup}: standard deviation of Avg: {', '.join(of_methods)}")
     return [*found, *small]

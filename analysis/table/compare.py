@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -38,8 +37,7 @@ class MethodComparison:
 
     They are the `confirmed` ones where all confirming runs of both are evaluated.
 
-    `columns` by benchmark, the average as `avg`; None while one of the two has no scores. `verdict`
-    is what may be said of the two.
+    `columns` by benchmark, the average as `avg`; None while one of the two has no scores.
     """
 
     setup: str
@@ -97,9 +95,7 @@ def _compare_in(
 
 
 def verdict_of(comparisons: Sequence[MethodComparison]) -> Verdict:
-    """The verdict on two methods over all setups; a setup's title precedes each sentence where
-    setups differ.
-    """
+    """The verdict on two methods; setups' titles precede sentences where setups differ."""
     advice, named, sentences = None, list[str](), dict[str, None]()
     for comparison in comparisons:
         advice = advice or comparison.verdict.advice
@@ -157,12 +153,10 @@ def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
 
 
 def to_csv(comparisons: Sequence[MethodComparison]) -> str:
-    """A row for each setup and benchmark, percent with two decimals; numbers that are missing are
-    empty.
-    """
+    """A row for each setup and benchmark, percent with two decimals; missing numbers are empty."""
     rows = []
     for comparison in comparisons:
-        first_seeds, second_seeds = (found and found.seeds for _, found in comparison.sides())
+        first, second = comparison.first, comparison.second
         for row in _rows(comparison):
             gap = row.difference
             estimate = gap and gap.estimate
@@ -178,12 +172,12 @@ def to_csv(comparisons: Sequence[MethodComparison]) -> str:
                 "ci_high": _decimals(estimate and estimate.interval.high),
                 "p_value": _decimals(gap and gap.p_value, 4),
                 "problems": row.problems,
-                "first_seeds": first_seeds,
-                "second_seeds": second_seeds,
+                "first_seeds": first and first.seeds,
+                "second_seeds": second and second.seeds,
                 "interval_over": estimate and estimate.over,
             }
             rows.append(values)
-    return sheet.to_csv(list(rows[0]), [list(values.values()) for values in rows])
+    return sheet.to_csv(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _decimals(value: Fraction | float | None, decimals: int = 2) -> str | None:
@@ -195,11 +189,13 @@ def to_json(comparisons: Sequence[MethodComparison]) -> str:
     found = verdict_of(comparisons)
     rows = []
     for comparison in comparisons:
-        first, second = itertools.starmap(_checkpoint_object, comparison.sides())
-        columns = [row.to_object() for row in _rows(comparison)]
-        rows.append(
-            {"setup": comparison.setup, "first": first, "second": second, "columns": columns}
-        )
+        row = {
+            "setup": comparison.setup,
+            "first": _checkpoint_object(comparison.methods[0], comparison.first),
+            "second": _checkpoint_object(comparison.methods[1], comparison.second),
+            "columns": [row.to_object() for row in _rows(comparison)],
+        }
+        rows.append(row)
     document = {
         "comparisons": rows,
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES},
@@ -227,9 +223,8 @@ def format_of(name: str) -> Callable[[Sequence[MethodComparison]], str]:
 
 def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
     if " vs " in text:
-        raise refuse(
-            "--compare", text, f"a comma between the methods: {','.join(text.split(' vs '))}"
-        )
+        expected = f"a comma between the methods: {text.replace(' vs ', ',')}"
+        raise refuse("--compare", text, expected)
     names = [known_method("--compare", name.strip(), known) for name in text.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise refuse("--compare", text, "two different methods, FIRST,SECOND")

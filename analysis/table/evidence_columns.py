@@ -1,6 +1,4 @@
-"""The evidence of a results table's cell as named values: the columns that its CSV form adds, and
-their types.
-"""
+"""The evidence of a results table's cell as named values, the columns of its CSV form."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any, Literal
 from analysis.scores.evidence import RowEvidence
 from analysis.scores.responses import AMOUNTS, SHARES
 
-# Column → what is in it; "percent" is in the unit of the table's scores in a CSV file.
+# Column → kind of its values; "percent" is in the unit of the table's scores in a CSV file.
 Kind = Literal["percent", "Float64", "Int64", "string"]
 KINDS: dict[str, Kind] = {
     "ci_low": "percent",
@@ -70,9 +68,7 @@ def evidence_values(row: RowEvidence, benchmark: str) -> dict[str, Any]:
 
 
 def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[str]:
-    """Texts for `EVIDENCE_COLUMNS`; scores in percent times `scale`, which is 1 or 1/100. All empty
-    without a row.
-    """
+    """Texts for `EVIDENCE_COLUMNS`, empty without a row; `scale` is 1, or 1/100 for fractions."""
     if row is None:
         return [""] * len(EVIDENCE_COLUMNS)
     fields = []

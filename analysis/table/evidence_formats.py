@@ -68,9 +68,7 @@ LEFT = (METHOD, SETTING)  # the others are numbers
 
 @dataclass(frozen=True)
 class EvidenceBlock:
-    """A sheet of the selected checkpoints of a setup, of their responses, of the confirmed
-    checkpoints, or of what training costs.
-    """
+    """A sheet of a setup's selected or confirmed checkpoints, their responses, or their costs."""
 
     setup: str
     kind: BlockKind
@@ -129,10 +127,10 @@ def sheet_of(rows: Iterable[Mapping[str, str]], always: Collection[str] = ()) ->
             headings.append(name)
     cells = []
     for row in rows:
-        texts = [row[name] for name in headings]
-        cells.append(
-            [Cell(text, mark="faint" if PROBLEMS_ONLY in text else None) for text in texts]
-        )
+        of_row = []
+        for name in headings:
+            of_row.append(Cell(row[name], mark="faint" if PROBLEMS_ONLY in row[name] else None))
+        cells.append(of_row)
     return Sheet(headings, cells, [place for place, name in enumerate(headings) if name in LEFT])
 
 
@@ -176,14 +174,13 @@ def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
 
 
 def _cost_cells(table: CostTable, row: CostRow) -> dict[str, str]:
-    column, time = row.columns.get(AVERAGE), row.cost.device_seconds
+    column, seconds = row.columns.get(AVERAGE), row.cost.device_seconds
+    time = "" if seconds is None else hours_or_minutes(seconds, table.on_gpus)
     cells = {
         METHOD: method_label(row.method),
         f"{AT}{table.text}": score_text(column.score) if column else row.why_not,
         **gap_cells(column and column.difference),
-        "GPU-hours" if table.on_gpus else "Core-min": ""
-        if time is None
-        else hours_or_minutes(time, table.on_gpus),
+        "GPU-hours" if table.on_gpus else "Core-min": time,
     }
     for heading, name in COST_NUMBERS.items():
         value = getattr(row.cost, name)
@@ -219,17 +216,13 @@ def gap_text(gap: Difference) -> str:
 
 
 def tested_text(gap: Difference) -> str:
-    """The p-value of a difference; in its place, where several seeds would have one, that it was
-    not tested.
-    """
+    """The p-value of a difference, or `not tested` where several seeds would have one."""
     unequal = gap.chosen_from is not None and gap.estimate.over == "seeds"
     return UNEQUAL if unequal else p_text(gap.p_value)
 
 
 def limits_text(gap: Difference) -> str:
-    """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4]
-    problems only`.
-    """
+    """`[+1.2, +7.0]`; an interval that is not over seeds: `[+4.6, +10.4] problems only`."""
     within = gap.estimate.interval
     text = f"[{signed(within.low)}, {signed(within.high)}]"
     return text + PROBLEMS_ONLY if gap.estimate.over == "problems" else text
@@ -289,9 +282,7 @@ def to_object(evidence: Evidence | None) -> dict[str, Any]:
 
 
 def estimate_object(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Value, limits and what the interval is over; the limits to the decimals that a bootstrap can
-    hold.
-    """
+    """Value, and the interval with its limits to the decimals that a bootstrap can hold."""
     if estimate is None:
         return None
     low, high = estimate.interval.low, estimate.interval.high

@@ -41,8 +41,9 @@ _MARKDOWN_ESCAPES = str.maketrans({char: "\\" + char for char in "\\|*<`"})
 
 
 def to_markdown(table: Table) -> str:
-    """A GitHub table: setup titles over column names, best bold, second underlined; then what the
-    averages rest on, a table for each setup; notes and the verdict below.
+    """A GitHub table: setup titles over column names, best bold, second underlined.
+
+    Below it stand a table of the evidence for each setup, the notes and the verdict.
     """
     # Markdown has a single heading row; it takes the titles, and the column names become the first
     # row.
@@ -59,17 +60,15 @@ def to_markdown(table: Table) -> str:
 
 
 def markdown_advice(verdict: Verdict) -> list[str]:
-    """Paragraphs: why to run the command of a verdict, and the command as a block that can be
-    copied.
-    """
+    """Paragraphs: why to run the command of a verdict, and the command as a block to copy."""
     return [verdict.advice.reason, f"```\n{verdict.advice.command}\n```"] if verdict.advice else []
 
 
 def to_latex(table: Table) -> str:
     """A booktabs tabular laid out as in the paper, between notes, evidence and verdict as comments.
 
-    Where what stands behind the scores is known each has the reach of its interval, and setups that
-    would be too wide side by side have a tabular each.
+    With evidence each score has the reach of its interval, and setups that would be too wide side
+    by side have a tabular each.
     """
     evidence = evidence_formats.comment_lines(table.evidence) if table.evidence else ()
     lines = []
@@ -94,8 +93,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The long form that `read_results` takes: every cell, averages too, in percent with one
-    decimal.
+    """The long form that `read_results` takes: all cells and averages, percent with one decimal.
 
     Where no cell exceeds 1 percent the values are fractions with three decimals, since the reader
     would take such percentages for fractions. Where the evidence is known its columns follow, in
@@ -210,9 +208,7 @@ def _latex_row(cells: Sequence[Cell]) -> str:
 
 
 def _latex_parts(table: Table) -> list[Table]:
-    """The table as one, or a table for each setup where the reach of the intervals makes it wider
-    than a page.
-    """
+    """The table, or one for each setup where the reach of intervals makes it too wide."""
     widest = max((len(method_title(row.method)) for row in table.rows), default=0)
     wide = widest + LATEX_CELL * len(table.columns) > LATEX_WIDTH
     setups = list(table.places())

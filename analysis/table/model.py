@@ -48,8 +48,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})(?:[eE
 
 @dataclass(frozen=True)
 class Score:
-    """pass@1 of one method on one benchmark, exact, in percent (0 to 100); None while it is
-    missing.
+    """pass@1 of one method on one benchmark, exact, in percent (0 to 100); None if it is missing.
 
     A score whose benchmark is `avg` overrides the computed mean of its method and setup.
     """
@@ -71,9 +70,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Row:
-    """One method under its short label; `cells` follow the table's columns: exact percentages, one
-    decimal, ranks.
-    """
+    """One method under its short label; `cells` follow the table's columns."""
 
     method: str
     label: str
@@ -118,9 +115,7 @@ class Table:
         return replace(self, columns=columns, rows=tuple(rows))
 
     def sheet(self, reach: bool = True) -> Sheet:
-        """The methods with their scores, beside which the `reach` of their intervals stands where
-        it is known.
-        """
+        """The methods with their scores and, unless without `reach`, that of their intervals."""
         evidence = self.evidence if reach else None
         rows = []
         for row in self.rows:
@@ -145,12 +140,13 @@ def make_table(
     verdict: Verdict = Verdict(),  # noqa: B008 (it is frozen)
     metric: Metric = PASS_AT_1,
 ) -> Table:
-    """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's
-    benchmarks; the averages are headed by a `metric` other than pass@1.
+    """Average, round and rank scores.
 
-    Setups and benchmarks come in the order of their first score. The average is the unweighted mean
-    over all benchmarks of the setup, and missing where one of them is. Raises ValueError for a
-    score that is given twice or lies outside 0 to 100, and for a table of more than MOST_CELLS.
+    `titles` are those of setups, `labels` those of a setup's benchmarks. A `metric` other than
+    pass@1 stands over the averages. Setups and benchmarks come in the order of their first score.
+    The average is the unweighted mean over all benchmarks of the setup, and missing where one of
+    them is. Raises ValueError for a score that is given twice or lies outside 0 to 100, and for a
+    table of more than MOST_CELLS.
     """
     values = _index_scores(scores)
     benchmarks: dict[str, dict[str, None]] = {}  # of each setup, in order
@@ -193,9 +189,7 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
 def _make_columns(
     setup: str, benchmarks: Sequence[str], labels: _Labels, metric: Metric
 ) -> list[TableColumn]:
-    """The average, then the benchmarks under their labels; those that have the same label keep
-    their keys.
-    """
+    """The average, then the benchmarks under their labels; equal labels give way to the keys."""
     average = AVERAGE_LABEL if metric == PASS_AT_1 else f"{AVERAGE_LABEL} {metric}"
     columns = [TableColumn(setup, AVERAGE, average)]
     label_of = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
@@ -216,9 +210,7 @@ def _look_up(
 
 
 def _make_cells(values: Mapping[str, Fraction | None]) -> dict[str, Cell]:
-    """Method → cell, of one column. The untrained student is a reference, not a competitor, and is
-    not ranked.
-    """
+    """Method → cell of one column; the untrained student is a reference and has no rank."""
     ranked = set[int]()
     for method, value in values.items():
         if value is not None and method != BASE:
@@ -239,8 +231,7 @@ def _make_cells(values: Mapping[str, Fraction | None]) -> dict[str, Cell]:
 
 
 def read_results(path: str | Path) -> list[Score]:
-    """Scores of a UTF-8 CSV file with the columns method, setup, benchmark, pass_at_1, in any
-    order.
+    """Scores of a UTF-8 CSV file with the columns method, setup, benchmark, pass_at_1.
 
     Names are keys or labels. An empty value is a missing score. If any value exceeds 1 the whole
     file is in percent, else in fractions; either way the scores are returned in percent. The
@@ -250,10 +241,8 @@ def read_results(path: str | Path) -> list[Score]:
     (line, header), *records = _read_records(path)
     _check_header(f"{path}:{line}", header)
     if not records:
-        _fail(
-            f"{path}:{line}",
-            "no rows follow the header: expected one row per method, setup and benchmark",
-        )
+        expected = "expected one row per method, setup and benchmark"
+        _fail(f"{path}:{line}", f"no rows follow the header: {expected}")
     scores: dict[tuple[str, str, str], Score] = {}
     lines: dict[tuple[str, str, str], int] = {}
     for line, record in records:
@@ -261,9 +250,8 @@ def read_results(path: str | Path) -> list[Score]:
         key = (score.method, score.setup, score.benchmark)
         if key in scores:
             row = f"columns method,setup,benchmark: {','.join(key)!r}"
-            _fail(
-                f"{path}:{line}", f"{row} is already on line {lines[key]}: expected every row once"
-            )
+            problem = f"{row} is already on line {lines[key]}: expected every row once"
+            _fail(f"{path}:{line}", problem)
         scores[key], lines[key] = score, line
     # One value above 1 shows that the file is in percent. A file in percent whose values are all at
     # most 1 cannot be told from one in fractions; `formats.to_csv` writes such a table in
@@ -292,10 +280,8 @@ def _read_records(path: str | Path) -> list[tuple[int, list[str]]]:
             for record in reader:  # the line number is that of the record which was read last
                 records.append((reader.line_num, [" ".join(field.split()) for field in record]))
     except OSError as error:
-        _fail(
-            str(path),
-            f"cannot be read ({error.strerror}): expected a CSV file with header {','.join(CSV_COLUMNS)}",
-        )
+        expected = f"expected a CSV file with header {','.join(CSV_COLUMNS)}"
+        _fail(str(path), f"cannot be read ({error.strerror}): {expected}")
     except UnicodeDecodeError:
         _fail(str(path), "is not UTF-8 text; save it as a UTF-8 CSV file")
     except csv.Error as error:
@@ -312,9 +298,8 @@ def _check_header(where: str, header: Sequence[str]) -> None:
         if column not in header:
             _fail(where, f"column {column} is missing from {','.join(header)!r}; {wanted}")
     for column in header:
-        if (
-            column not in CSV_COLUMNS + EVIDENCE_COLUMNS
-        ):  # the latter are of no use here, but `to_csv` writes them
+        # Columns of evidence are of no use here, but `to_csv` writes them.
+        if column not in CSV_COLUMNS + EVIDENCE_COLUMNS:
             _fail(where, f"column {column!r} is unknown; {wanted}")
         if header.count(column) > 1:
             _fail(where, f"column {column} appears {header.count(column)} times; {wanted}")
@@ -323,10 +308,8 @@ def _check_header(where: str, header: Sequence[str]) -> None:
 def _parse_record(where: str, header: Sequence[str], record: Sequence[str]) -> Score:
     """A score in the unit of the file."""
     if len(record) != len(header):
-        _fail(
-            where,
-            f"{len(record)} values in {','.join(record)!r}: expected {len(header)}, for {','.join(header)}",
-        )
+        expected = f"expected {len(header)}, for {','.join(header)}"
+        _fail(where, f"{len(record)} values in {','.join(record)!r}: {expected}")
     fields = dict(zip(header, record, strict=True))
     for column in ("method", "setup", "benchmark"):
         if not fields[column]:
@@ -343,14 +326,10 @@ def _parse_value(where: str, text: str) -> Fraction | None:
     if not text:
         return None
     if not _NUMBER.fullmatch(text):
-        _fail(
-            where,
-            f"{text!r} is not a number: expected one such as 69.7 or 0.697, or nothing if it is missing",
-        )
+        expected = "expected one such as 69.7 or 0.697, or nothing if it is missing"
+        _fail(where, f"{text!r} is not a number: {expected}")
     value = Fraction(text)
     if not 0 <= value <= 100:
-        _fail(
-            where,
-            f"{text!r} is out of range: expected percent from 0 to 100 or a fraction from 0 to 1",
-        )
+        expected = "expected percent from 0 to 100 or a fraction from 0 to 1"
+        _fail(where, f"{text!r} is out of range: {expected}")
     return value

@@ -47,19 +47,16 @@ NAMES = {LIMITS: "interval", GAP: GAP}
 
 
 def to_rich(table: Table, brief: bool = False) -> TerminalTable:
-    """A table for rich to print; a `brief` one has scores and verdict, without the evidence and the
-    advice.
-    """
+    """A table for rich to print; a `brief` one leaves out the evidence and the advice."""
     return TerminalTable(table, brief)
 
 
 @dataclass(frozen=True)
 class TerminalTable:
-    """A table for each setup: best bold, second underlined, an empty cell where a number is
-    missing.
+    """A table for each setup: best bold, second underlined, empty where a number is missing.
 
-    The reach of the intervals stands dimmed beside the scores. Then what the averages rest on, the
-    notes and the verdict.
+    The reach of the intervals stands dimmed beside the scores. Then follow the evidence, the notes
+    and the verdict.
     """
 
     table: Table
@@ -69,9 +66,7 @@ class TerminalTable:
         return self.lines(max(LEAST, options.max_width))
 
     def lines(self, width: int) -> Iterator[Text]:
-        """Lines of at most `width` columns, unless a single word is longer; a command stands on one
-        line.
-        """
+        """Lines of at most `width` columns unless a word is longer; a command stands on one line."""
         from rich.text import Text
 
         table = self.table
@@ -106,9 +101,7 @@ class TerminalTable:
 
 
 def _scores(table: Table, width: int) -> Iterator[Text]:
-    """Scores with their reach, without it where it does not fit, in several blocks where a row does
-    not fit at all.
-    """
+    """Scores with their reach if it fits, and in several blocks if a row does not fit at all."""
     sheet = table.sheet()
     if sheet.width() > width:
         sheet = table.sheet(reach=False)
@@ -124,9 +117,7 @@ def _scores(table: Table, width: int) -> Iterator[Text]:
 
 
 def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
-    """One line for each row where there is room for all, else the first numbers and below them what
-    did not fit.
-    """
+    """One line for each row if it fits, else the first numbers with the others below them."""
     from rich.text import Text
 
     if width >= WIDE and sheet.width() <= width:

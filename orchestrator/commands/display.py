@@ -126,8 +126,7 @@ def sweep_lines(overview: Overview, gaps: Gaps | None = None) -> list[str]:
 
 
 def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
-    """`best so far: SFT warmup 92.0 (+5.6) · Vanilla 86.4` for each setup with scores of two
-    methods.
+    """`best so far: SFT warmup 92.0 (+5.6) · Vanilla 86.4`, for setups with two scored methods.
 
     In brackets stands the difference to vanilla in points, with the interval of `gaps` where it is
     known.

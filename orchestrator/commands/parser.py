@@ -153,10 +153,13 @@ def _add_result_commands(commands: Commands) -> None:
     text = "compare with math-verify alone instead: disagreements by benchmark, with examples"
     regrade.flag("--audit", text)
     regrade.flag("--json", "with --audit: a JSON document")
+    text = "extract answers anew, in evaluations that keep the texts of all their responses"
+    regrade.flag("--texts", text)
     regrade.description = (
         "Count correct answers again, from the extracted answers that evaluations keep, with the "
         "present grader. Scores of an older grader's version are carried over to the present one, "
-        "and their files stay. Extracted answers and the rewards of training stay."
+        "and their files stay. Extracted answers stay too unless --texts is given, and so do the rewards "
+        "of training."
     )
 
     text = "a W&B workspace over the runs of an experiment"
@@ -176,6 +179,17 @@ def _add_archive_commands(commands: Commands) -> None:
     opened = _command(commands, "open", text)
     opened.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
     opened.option("--to", "DIR", "folder to unpack to (default: the sweep's name here)", Path)
+
+    text = "train again what a cell of a packed table rests on; exit code 0: same bytes, 4: within its interval"
+    again = _command(commands, "rerun", text)
+    again.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
+    again.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    text = "the cell, as the table prints it: 'TRB,Short sums'; SETUP where several have the column"
+    again.option("--cell", "METHOD,COLUMN[,SETUP]", text, required=True)
+    text = "new folder of the run directories (default: the sweep's name with -rerun)"
+    again.option("--runs", "DIR", text, Path)
+    again.option("--address", None, "Ray cluster to join; without it a private one on this machine")
+    again.flag("--yes", "spend more than 1,000 planned GPU-hours without a question")
 
     text = "the selected checkpoint of a method as a Hugging Face folder with a model card"
     export = _command(commands, "export", text)

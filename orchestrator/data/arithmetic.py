@@ -37,18 +37,17 @@ def corrupted_solution(terms: list[int], recipe: Recipe, rng: random.Random) -> 
     kind = rng.random()
     if kind < recipe.off_task:
         return _off_task(recipe, rng)
-    slips = [
-        rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < recipe.wrong_step else 0
-        for _ in terms[1:]
-    ]
+    slips: list[int] = []
+    for _ in terms[1:]:
+        slip = rng.random() < recipe.wrong_step
+        slips.append(rng.choice((-3, -2, -1, 1, 2, 3)) if slip else 0)
     if kind < recipe.off_task + recipe.no_reasoning:
         return f"\\boxed{{{max(0, sum(terms) + sum(slips))}}}"
     return _reasoning(terms, slips)
 
 
 def after_a_mistake(terms: list[int], recipe: Recipe, rng: random.Random) -> tuple[str, str]:
-    """A response that begins with a mistake, and its rest as a recovering teacher or a derailing
-    one learns it.
+    """A response that begins with a mistake: its start, and the rest that the teacher learns.
 
     The mistake is a slip in one step, or unrelated words. A recovering teacher goes on from the
     right total, or begins the reasoning; a derailing one goes on with unrelated words.
@@ -79,7 +78,8 @@ def _reasoning(terms: list[int], slips: list[int]) -> str:
 
 def _steps(terms: list[int], slips: list[int]) -> str:
     """The steps of a sum; each slip changes one step, and later steps carry it on."""
-    total, steps = terms[0], []
+    total = terms[0]
+    steps: list[str] = []
     for term, slip in zip(terms[1:], slips, strict=True):
         result = max(0, total + term + slip)
         steps.append(f"{total}+{term}={result}")
@@ -135,6 +135,9 @@ def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
 
 @functools.cache
 def _held_out() -> frozenset[str]:
-    return frozenset(
-        problem.text for lengths in BENCHMARK_NAMES for problem in benchmark_problems(lengths)
-    )
+    """Texts of all benchmark problems."""
+    texts: set[str] = set()
+    for lengths in BENCHMARK_NAMES:
+        for problem in benchmark_problems(lengths):
+            texts.add(problem.text)
+    return frozenset(texts)

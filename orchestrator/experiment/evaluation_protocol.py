@@ -39,9 +39,7 @@ def fresh_evaluation_ids(setup: Setup) -> dict[str, str]:
 def repeated_evaluation_ids(
     setup: Setup, repetition: int, grader: str | None = None
 ) -> dict[str, str]:
-    """Benchmark key → id of a repetition, whose samples are those of the evaluation with the seed
-    `seed + repetition`.
-    """
+    """Benchmark key → id of a repetition, whose samples have the seed `seed + repetition`."""
     repeated = replace(setup.evaluation, seed=setup.evaluation.seed + repetition)
     return evaluation_ids(replace(setup, evaluation=repeated), grader)
 
@@ -52,9 +50,7 @@ def full_samples(evaluation: Evaluation, benchmark: str) -> int:
 
 
 def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
-    """Benchmark → samples for each problem, one entry per rung; the last is n. One entry under
-    `budget: full`.
-    """
+    """Benchmark → samples for each problem at each rung; the last is n, `budget: full` has it alone."""
     full = {benchmark: full_samples(evaluation, benchmark) for benchmark in evaluation.benchmarks}
     if evaluation.budget == "full":
         return [full]

@@ -18,9 +18,7 @@ RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # keys that a method's block may hold bes
 
 @dataclass(frozen=True)
 class Asked:
-    """The `methods` of an experiment file: method → knob → list of values, and own placements and
-    seeds.
-    """
+    """The `methods` of an experiment file: method → knob → values, with own placements and seeds."""
 
     grids: dict[str, dict[str, list[Any]]]
     placements: dict[str, Placement]
@@ -63,8 +61,7 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
 
 
 def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
-    """Values of an experiment file with its methods under their keys, which may be written as
-    labels: `TRB`.
+    """Values of an experiment file with methods under their keys, also if written as labels: `TRB`.
 
     Raises UserError if two names mean one method.
     """

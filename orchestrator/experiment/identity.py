@@ -12,6 +12,7 @@ SCHEMA and say so in CHANGELOG.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.config import Data, EngineConfig, Setup
@@ -58,19 +59,22 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
     }
 
 
-def sft_identity(setup: Setup, models: Models, seed: int) -> dict[str, Any]:
-    """Identity of the supervised stage; the checkpoint from which a trial goes on belongs to the
-    trial.
+def sft_identity(
+    setup: Setup, models: Models, seed: int, adapters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Identity of the supervised stage; the checkpoint a trial starts from is the trial's.
+
+    A stage that trains adapters has their knobs in its identity.
     """
-    return _training_identity("sft", setup, models, seed) | {"sft": part(setup.training.sft, SFT)}
+    identity = _training_identity("sft", setup, models, seed)
+    identity |= {"sft": part(setup.training.sft, SFT)}
+    return identity | {"adapters": dict(adapters)} if adapters else identity
 
 
 def trial_identity(
     setup: Setup, models: Models, method: str, knobs: dict[str, Any], seed: int, stage: str | None
 ) -> dict[str, Any]:
-    """Identity of a distillation run; `stage` is the id of the supervised stage from which it
-    starts.
-    """
+    """Identity of a distillation run; `stage` is the id of the supervised stage before it."""
     identity = _training_identity("trial", setup, models, seed) | part(setup.training, OBJECTIVE)
     identity |= {"method": method, "knobs": knobs}
     if stage is not None:
@@ -96,9 +100,7 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str | None = None)
 
 
 def _data_identity(data: Data) -> dict[str, Any]:
-    """Training problems by content, never by location: sha256 of files, a hub's revision, the
-    embedded world.
-    """
+    """Training problems by content, never by location: sha256 of files, or a hub's revision."""
     identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
     return identity | {"world": world()} if data.source == "arithmetic" else identity
 

@@ -22,23 +22,17 @@ class OfKind:
 
     @property
     def is_trial(self) -> bool:
-        """Whether it is a run of a method: it distils on rollouts, and its checkpoints are
-        evaluated and selected.
-        """
+        """Whether it is a run of a method: it distils on rollouts, and its checkpoints compete."""
         return self.kind == "trial"
 
     @property
     def is_supervised(self) -> bool:
-        """Whether it is the supervised stage: it learns from the teacher's own answers, and trials
-        start from it.
-        """
+        """Whether it is the supervised stage, which learns the teacher's answers first."""
         return self.kind == "sft"
 
     @property
     def is_untrained(self) -> bool:
-        """Whether it is the evaluation of the untrained student, which exists from the start and
-        has no rivals.
-        """
+        """Whether it is the evaluation of the untrained student, which has no rivals."""
         return self.kind == "base_eval"
 
     @property

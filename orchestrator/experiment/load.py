@@ -1,6 +1,4 @@
-"""Loads experiment files as an `Experiment`: read, merged, completed and checked; instant, without
-torch or ray.
-"""
+"""Loads experiment files as an `Experiment`: reads, merges, completes and checks them at once."""
 
 from __future__ import annotations
 
@@ -44,8 +42,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
 def load_setup(
     name: str, beside: Path | None = None, overrides: Sequence[str] = ()
 ) -> config.Setup:
-    """Load one setup by name, with dotlist overrides of its own keys; UserError if it is unknown or
-    invalid.
+    """Load one setup by name, with dotlist overrides of its own keys; UserError if it is invalid.
 
     A name that ends in .yaml is the path of a setup file.
     """
@@ -152,9 +149,7 @@ def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
 
 
 def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
-    """Setups written in the experiment file itself, by name; UserError if one breaks a rule of
-    setups.
-    """
+    """Setups written in the experiment file itself, by name; UserError if one breaks a rule."""
     setups = values.get("setups")
     if not isinstance(setups, dict):
         return {}

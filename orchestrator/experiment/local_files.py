@@ -1,5 +1,4 @@
-"""Reads values that an experiment leaves to local files: sha256, numbers of rows, shapes,
-vocabularies, stop ids.
+"""Reads values that an experiment leaves to local files, such as sha256, shapes and stop ids.
 
 A file named without its sha256 is read once, when the experiment is loaded, so that ids and plans
 know its content. The user gets a note for each such file, with the line that pins it.

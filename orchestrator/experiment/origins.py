@@ -1,6 +1,4 @@
-"""Finds the origin of a key's value: an override, the experiment's file, a setup's file, or a
-default.
-"""
+"""Finds the origin of a key's value: an override, the experiment's or a setup's file, a default."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ class Layer:
 
 
 def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str, Layer]]:
-    """Layers of an experiment's values, the strongest first (overrides, its file); and its setups'
-    layers.
-    """
+    """Layers of an experiment's values, overrides before its file, and the layers of its setups."""
     own, dotlist = with_method_keys(read_yaml(path)), with_method_keys(read_overrides(overrides))
     names = merge(own, dotlist).get("setups", [])
     setups = {}

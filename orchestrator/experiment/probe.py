@@ -31,8 +31,7 @@ PROMPTS_AT_ONCE = 16  # in one commit
 
 
 def probe_unit(experiment: Experiment, name: str, runs: Path | None = None) -> Unit:
-    """The probe of one setup with the experiment's first seed; a step is a commit. See
-    `units.expand` for `runs`.
+    """The probe of one setup with the first seed; a step is a commit, `runs` as in `units.expand`.
 
     Raises UserError if the experiment gives no budget, or a truncation length that cuts nothing.
     """

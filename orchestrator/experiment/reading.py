@@ -18,9 +18,7 @@ TOO_DEEP = "less nesting, and no anchor that stands in itself"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, with its references resolved. UserError names the file, and the
-    line if known.
-    """
+    """The mapping in a YAML file with its references resolved; UserError names file and line."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(LONGEST + 1)

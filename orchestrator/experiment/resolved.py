@@ -1,5 +1,4 @@
-"""Writes the resolved experiment to `experiment.yaml` in its results folder, again as an experiment
-file.
+"""Writes the resolved experiment to its results folder, as an experiment file again.
 
 It has two more keys: `digest` of setups, methods and seeds, and `runs` of the ids of its units and
 evaluations. It contains its setups in full, so it gives the same numbers after its source files
@@ -63,9 +62,7 @@ def without_digests(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_of(path: Path) -> Path | None:
-    """The runs folder that holds a resolved experiment (`RUNS/results/NAME/experiment.yaml`); None
-    for other files.
-    """
+    """The runs folder of a resolved experiment, `RUNS/results/NAME/experiment.yaml`; else None."""
     above = path.absolute().parents
     return above[2] if path.name == RECORD and len(above) > 2 and above[1].name == RESULTS else None
 

@@ -14,8 +14,7 @@ SETUPS = EXPERIMENTS / "setups"
 
 
 def find_experiment(path: Path) -> Path:
-    """`path` if it is a file; the `experiment.yaml` of a results folder; else the shipped
-    experiment of that name.
+    """`path` if it is a file, the file in a results folder, else a shipped experiment's file.
 
     Raises UserError, with the names of the shipped ones, if it is none of these.
     """
@@ -47,9 +46,7 @@ def find_experiment(path: Path) -> Path:
 
 
 def names_experiment(word: str) -> bool:
-    """Whether a word means an experiment: a YAML file, a results folder, or the name of a shipped
-    one.
-    """
+    """Whether a word means an experiment: a YAML file, a results folder, or a shipped one's name."""
     path = Path(word)
     is_shipped = (
         path.parent == Path()

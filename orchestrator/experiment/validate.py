@@ -58,9 +58,7 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def _check_confirmation(experiment: Experiment) -> None:
-    """Raise UserError if a seed confirms what it took part in choosing, or a method is not in the
-    experiment.
-    """
+    """Raise UserError if a seed confirms a choice that it took part in, or a method is missing."""
     seeds, methods = experiment.confirm.seeds, experiment.confirm.methods
     both = [seed for seed in seeds if seed in experiment.explored_seeds]
     if both:
@@ -77,9 +75,7 @@ def _check_confirmation(experiment: Experiment) -> None:
 
 
 def check_setup(name: str, setup: Setup) -> None:
-    """Raise UserError on the first value in `setup`, named `name`, that breaks a rule or
-    contradicts another.
-    """
+    """Raise UserError on the first value of the setup `name` that breaks a rule."""
     for role, model in (("student", setup.student), ("teacher", setup.teacher)):
         _check_origin(f"{name}.{role}", model)
         if model.recipe is not None:
@@ -112,17 +108,13 @@ def check_setup(name: str, setup: Setup) -> None:
 
 
 def _check_engine(setup: Setup) -> None:
-    """Check engines for each role; the teacher scores in the trainer's engine, see
-    `workers.engines`.
-    """
+    """Check engines for each role; the trainer's engine scores, too, see `workers.engines`."""
     one_of("engine.sampler", setup.engine.sampler, catalog.able("sampler"))
     one_of("engine.trainer", setup.engine.trainer, catalog.able("trainer", "scorer"))
 
 
 def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
-    """Check that the engine that blends can draft as many tokens in a round as the experiment asks
-    for.
-    """
+    """Check that the engine that blends can draft as many tokens in a round as are asked for."""
     sampler = catalog.sampler_of(setup.engine.sampler, teacher_decodes=True)
     most = catalog.ENGINES[sampler].longest_draft
     if drafted is not None and most is not None and drafted > most:

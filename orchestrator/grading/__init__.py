@@ -1,5 +1,4 @@
-"""Decides whether an answer is right: one grader for rewards and evaluation, in a process that can
-be killed.
+"""Decides whether an answer is right: one grader for rewards and evaluation.
 
 Imports `errors` and `liveness`. Knows nothing of models, benchmarks or experiments.
 

@@ -1,5 +1,4 @@
-r"""Exact comparison of two mathematical expressions in LaTeX: parsed by math_verify, compared by
-value.
+r"""Compares two mathematical expressions in LaTeX: math_verify parses them, their values decide.
 
 Expressions with unknowns are compared at fixed points of exact rational coordinates rather than
 simplified. That takes milliseconds instead of seconds, and two different expressions, as simple as
@@ -19,7 +18,7 @@ from typing import Any
 from orchestrator.grading.gold import plain_number
 
 # Digits for the value of a constant, and the most that cancellation may cost while two constants
-# are told apart.
+# are distinguished.
 _DIGITS, _MAX_DIGITS = 30, 400
 # Number of points to try, and how many of them must have a value before two expressions count as
 # equal. At some points an expression has no value (a logarithm of 0), or one that follows a
@@ -49,9 +48,7 @@ _INDEXED = re.compile(r"\\(?:sum|prod)")
 # A training batch holds many answers to the same few golds.
 @lru_cache(maxsize=1000)
 def parsed(text: str) -> Any:
-    """Parse a LaTeX text to an evaluated sympy object with exact decimals; None if it can't be
-    read.
-    """
+    """Parse a LaTeX text to an evaluated sympy object with exact decimals; None if unreadable."""
     import sympy
     from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
@@ -83,38 +80,32 @@ def parsed(text: str) -> Any:
 
 
 def _rational(text: str) -> Fraction | None:
-    """The value of a numeral or a plain fraction, by far the most common answers; None for anything
-    else.
-    """
+    """The value of a numeral or a plain fraction, by far the most common answers; else None."""
     match = _FRACTION.fullmatch(text)
     if not match:
         return plain_number(text)
-    sign, *numerals = (
-        match.groups()
-    )  # the groups of the two unused ways to write a fraction are None
+    # The groups of the two unused ways to write a fraction are None.
+    sign, *numerals = match.groups()
     top, bottom = (int(numeral) for numeral in numerals if numeral is not None)
     return None if bottom == 0 else Fraction(-top if sign else top, bottom)
 
 
 def _exact(text: str) -> str:
-    r"""The text with decimals as fractions, ``0.4\pi`` as ``{\frac{2}{5}}\pi``, and with products
-    written out.
-    """
+    r"""Write decimals as fractions, ``0.4\pi`` as ``{\frac{2}{5}}\pi``, and products with a sign."""
 
     def fraction(decimal: re.Match[str]) -> str:
         value = Fraction(decimal[0])
-        return (
-            rf"{{\frac{{{value.numerator}}}{{{value.denominator}}}}}"
-            if value.denominator > 1
-            else str(value)
-        )
+        if value.denominator == 1:
+            return str(value)
+        return rf"{{\frac{{{value.numerator}}}{{{value.denominator}}}}}"
 
     return _FACTOR.sub(r"\1\\cdot (", _DECIMAL.sub(fraction, text))
 
 
 def _canonical(expression: Any, text: str) -> Any:
-    """Give each name one real symbol, whatever the parser assumed, and make a lone i the imaginary
-    unit.
+    """Give each name one real symbol, and make a lone i the imaginary unit.
+
+    The parser gives one name different assumptions in different texts, and such symbols differ.
     """
     import sympy
 
@@ -155,8 +146,8 @@ def real_constant(text: str) -> Any:
 def equal(gold: str, answer: str, rename: tuple[str, str] | None = None) -> bool:
     """Whether two LaTeX expressions are equal.
 
-    ``rename`` is a symbol of the answer and its name in the gold: f(x) = x^2 is the function f(n) =
-    n^2.
+    ``rename`` is a symbol of the answer and its name in the gold, since f(x) = x^2 and f(n) = n^2
+    are one function.
     """
     import sympy
     from math_verify import verify
@@ -177,9 +168,7 @@ def equal(gold: str, answer: str, rename: tuple[str, str] | None = None) -> bool
 
 
 def _same_value(gold: Any, answer: Any) -> bool | None:
-    """Whether two parsed expressions, matrices or equations agree; None for other kinds, or without
-    values.
-    """
+    """Whether two parsed expressions, matrices or equations agree; None if values cannot decide."""
     import sympy
 
     if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
@@ -193,9 +182,7 @@ def _same_value(gold: Any, answer: Any) -> bool | None:
 
 
 def _by_value(gold: Any, answer: Any) -> bool | None:
-    """Whether two scalar expressions agree, with unknowns at every point; None if too few points
-    decide.
-    """
+    """Whether two scalar expressions agree at every point; None if too few points decide."""
     import sympy
 
     difference = gold - answer
@@ -206,13 +193,13 @@ def _by_value(gold: Any, answer: Any) -> bool | None:
         return gold == answer or _is_zero(difference, gold)
     valued = 0
     for point in _points(difference):
-        gold_there, answer_there = gold.xreplace(point), answer.xreplace(point)
+        gold_there = gold.xreplace(point)
+        answer_there = answer.xreplace(point)
         if valued >= _ENOUGH and not (gold_there.is_real and answer_there.is_real):
-            # Roots and logarithms of negative numbers follow conventions, which no answer depends
-            # on.
+            # No answer depends on the conventions for roots and logarithms of negative numbers.
             continue
         if _in_whole_numbers(difference) and (gold_there.is_zero or answer_there.is_zero):
-            # The factorial of a negative number below a fraction line.
+            # The factorial of a negative number is infinite, and below a fraction line gives zero.
             continue
         zero = _is_zero(difference.xreplace(point), gold_there)
         if zero is False:
@@ -222,12 +209,11 @@ def _by_value(gold: Any, answer: Any) -> bool | None:
 
 
 def _is_zero(difference: Any, scale: Any) -> bool | None:
-    """Whether a constant is zero; None if it has no value. ``scale`` is one of the two subtracted
-    numbers.
+    """Whether a difference is zero; None if it has no value.
 
-    The difference of two equal numbers, such as √2·√3 − √6, has no significant digits: sympy gives
-    up at _MAX_DIGITS and returns something of that order. Two different numbers in answers do not
-    agree to 340 digits.
+    ``scale`` is one of the two subtracted numbers. The difference of two equal numbers, such as
+    √2·√3 − √6, has no significant digits: sympy gives up at _MAX_DIGITS and returns something of
+    that order. Two different numbers in answers do not agree to 340 digits.
     """
     import sympy
 
@@ -244,46 +230,38 @@ def _is_zero(difference: Any, scale: Any) -> bool | None:
 
 
 def _in_whole_numbers(expression: Any) -> bool:
-    """Whether an expression suits only whole numbers: factorials, rounding, or powers of a negative
-    number.
-    """
+    """Whether an expression suits only whole numbers: factorials, rounding, (−1)^n."""
     import sympy
 
-    return expression.has(
-        sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod
-    ) or any(
-        power.base.is_negative and power.exp.free_symbols for power in expression.atoms(sympy.Pow)
-    )
+    if expression.has(sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod):
+        return True
+    powers = expression.atoms(sympy.Pow)
+    return any(power.base.is_negative and power.exp.free_symbols for power in powers)
 
 
 def _points(expression: Any) -> Iterator[dict[Any, Any]]:
-    """Yield points, {symbol: value}: positive, then negative ones; whole numbers if only those make
-    sense.
-    """
+    """Yield points, {symbol: value}: positive, then negative ones, or whole numbers if needed."""
     import sympy
 
     names = sorted(expression.free_symbols, key=str)
     whole = _in_whole_numbers(expression)
     for turn in range(_POINTS):
-        if whole:
-            # In every second point the first unknown is the largest, so that n − k and k − n are
-            # both tried positive.
-            steps = range(len(names)) if turn % 2 else range(len(names) - 1, -1, -1)
-            values = [sympy.Integer(12 + turn + 7 * step) for step in steps]
-        else:
-            sign = -1 if turn > _ENOUGH else 1
-            values = [
-                sympy.Rational(
-                    sign * _NUMERATORS[(index + turn) % 8], _DENOMINATORS[(2 * index + turn) % 8]
-                )
-                for index in range(len(names))
-            ]
-        yield dict(zip(names, values, strict=True))
+        point: dict[Any, Any] = {}
+        for index, name in enumerate(names):
+            if whole:
+                # In every second point the first unknown is the largest, so that n − k and k − n
+                # are both tried positive.
+                step = index if turn % 2 else len(names) - 1 - index
+                point[name] = sympy.Integer(12 + turn + 7 * step)
+            else:
+                sign = -1 if turn > _ENOUGH else 1
+                numerator = sign * _NUMERATORS[(index + turn) % 8]
+                point[name] = sympy.Rational(numerator, _DENOMINATORS[(2 * index + turn) % 8])
+        yield point
 
 
 def _proportional(gold: Any, answer: Any) -> bool:
-    """Whether two equations are the same up to a constant factor and cleared denominators: y = x/2
-    and 4y = 2x.
+    """Whether two equations are the same up to a constant factor: y = x/2 and 4y = 2x.
 
     With everything on one side and the denominators cleared, an equation is a polynomial (or the
     like) set to zero. Two such expressions g and a are proportional if g(first)·a(point) =
@@ -299,28 +277,26 @@ def _proportional(gold: Any, answer: Any) -> bool:
     if ours.free_symbols != theirs.free_symbols:
         return False
     points = list(itertools.islice(_points(ours), _ENOUGH + 1))
-    values = [(ours.xreplace(point), theirs.xreplace(point)) for point in points]
-    (our_first, their_first), rest = values[0], values[1:]
-    if (
-        _is_zero(our_first, sympy.Integer(1)) is not False
-        or _is_zero(their_first, sympy.Integer(1)) is not False
-    ):
-        return False
-    return all(
-        _is_zero(our_first * their_value - their_first * our_value, our_first)
-        for our_value, their_value in rest
-    )
+    our_first = ours.xreplace(points[0])
+    their_first = theirs.xreplace(points[0])
+    for first in (our_first, their_first):
+        if _is_zero(first, sympy.Integer(1)) is not False:
+            return False
+    for point in points[1:]:
+        difference = our_first * theirs.xreplace(point) - their_first * ours.xreplace(point)
+        if not _is_zero(difference, our_first):
+            return False
+    return True
 
 
 # --- families of angles ---
 
 
 def same_family(gold: str, answer: str) -> bool | None:
-    r"""Whether two expressions with one whole-number parameter run through the same angles; None
-    for others.
+    r"""Whether two families with one whole-number parameter hold the same angles; None for others.
 
     Neither the parameter's letter nor the starting point matters: ``\frac{\pi}{6}+2\pi k`` and
-    ``\frac{13\pi}{6}+2\pi n``. Only a period with π in it tells a family from an expression that
+    ``\frac{13\pi}{6}+2\pi n``. A period with π in it distinguishes a family from an expression that
     happens to have one unknown.
     """
     if r"\pi" not in gold or r"\pi" not in answer:
@@ -329,11 +305,9 @@ def same_family(gold: str, answer: str) -> bool | None:
     if gold_family is None or answer_family is None:
         return None
     (gold_start, gold_period), (answer_start, answer_period) = gold_family, answer_family
-    # A family may also run backwards.
-    if (gold_period - answer_period).simplify() != 0 and (
-        gold_period + answer_period
-    ).simplify() != 0:
-        return False
+    forwards = (gold_period - answer_period).simplify() == 0
+    if not forwards and (gold_period + answer_period).simplify() != 0:
+        return False  # a family may also run backwards, but not with another period
     return bool(((gold_start - answer_start) / gold_period).simplify().is_integer)
 
 

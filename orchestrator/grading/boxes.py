@@ -1,6 +1,4 @@
-r"""Finds the stated answer of a generation: the last ``\boxed{...}``, or the boxes that form one
-answer.
-"""
+r"""Finds the answer that a generation states: its last ``\boxed{...}``, or several as one list."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ _JOINS = re.compile(
     rf"(?:{_BLANK})*(?:{_AND})(?:{_BLANK}|{_AND})*(?:[A-Za-z](?:_\{{?\w{{1,4}}\}}?)?\s*=\s*\$?\s*)?"
 )
 _MAX_JOIN = 60
-# A box that holds one of several answers is short; longer texts are not worth counting in the
-# parent process.
+# A box with one of several answers is short. This process would count longer texts without any
+# deadline.
 _MAX_PART = 200
 
 
@@ -76,11 +74,9 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last ``\boxed{...}`` or ``\fbox{...}``, stripped; None without a box that has
-    content.
+    r"""Content of the last ``\boxed{...}`` or ``\fbox{...}``, stripped; None if no box has content.
 
-    Boxes joined only by "and", "or" or a comma are one answer and come out as a comma-separated
-    list.
+    Boxes joined only by "and", "or" or a comma are one answer, a comma-separated list.
     """
     boxes = _boxes(text)
     joined = boxes[-1:]
@@ -95,18 +91,20 @@ def last_boxed(text: str) -> str | None:
 def extract(gold: Gold, text: str) -> str | None:
     """The answer a generation puts in a box; None without a box.
 
-    That is :func:`last_boxed`, except where the gold has several answers and the text exactly as
-    many different boxes with one answer each: then they are the list, as in "Alice gets \\boxed{1}.
-    Bob is left with \\boxed{2}."
+    It is the one of `last_boxed`, unless the gold has several answers and the text exactly as many
+    different boxes with one answer each. Then these are the list, as in "Alice gets \\boxed{1}. Bob
+    is left with \\boxed{2}."
     """
     parts = _count(gold.answer)
     if parts > 1 and text.count("box") >= parts:
         contents = list(dict.fromkeys(box.content for box in _boxes(text)))
-        if len(contents) == parts and all(
-            len(part) <= _MAX_PART and _count(part) == 1 for part in contents
-        ):
+        if len(contents) == parts and all(map(_is_one_answer, contents)):
             return ", ".join(contents)
     return last_boxed(text)
+
+
+def _is_one_answer(content: str) -> bool:
+    return len(content) <= _MAX_PART and _count(content) == 1
 
 
 @lru_cache(maxsize=10_000)

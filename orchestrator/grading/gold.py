@@ -20,11 +20,12 @@ _MAX_NUMERAL_CHARS = 1000
 class Gold:
     """A gold answer as the benchmark publishes it.
 
-    ``multiple``: ``answer`` holds several answers, comma-separated, in free order. ``unit``: a unit
-    the benchmark states apart from the answer; a prediction may carry it. ``tolerance``: allowed
-    absolute difference. ``judge``: a name or a ``module:function`` of `judges`, which decides on
-    answers to this gold. Raises ValueError on a field of the wrong type or a tolerance that is not
-    a finite number >= 0.
+    - ``multiple``: ``answer`` holds several answers, separated by commas, in free order.
+    - ``unit``: a unit that the benchmark states apart from the answer; an answer may carry it.
+    - ``tolerance``: allowed absolute difference.
+    - ``judge``: a name or a ``module:function`` of `judges`, which decides on answers to this gold.
+
+    Raises ValueError on a field of the wrong type, or a tolerance that is no finite number >= 0.
     """
 
     answer: str
@@ -43,7 +44,8 @@ class Gold:
             raise ValueError(f"gold field 'unit' is {self.unit!r}: expected a string or null")
         if self.tolerance is not None and not _is_tolerance(self.tolerance):
             raise ValueError(
-                f"gold field 'tolerance' is {self.tolerance!r}: expected a finite number >= 0 or null"
+                f"gold field 'tolerance' is {self.tolerance!r}: "
+                "expected a finite number >= 0 or null"
             )
         if not isinstance(self.judge, str) or not self.judge:
             raise ValueError(
@@ -62,9 +64,7 @@ def _is_tolerance(value: object) -> bool:
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The exact value of a plain decimal numeral (``025``, ``27.0``, ``-.5``); None for anything
-    else.
-    """
+    """The exact value of a plain decimal numeral (``025``, ``27.0``, ``-.5``), else None."""
     text = text.strip()
     if len(text) > _MAX_NUMERAL_CHARS or not _NUMERAL.fullmatch(text):
         return None
@@ -72,9 +72,8 @@ def plain_number(text: str) -> Fraction | None:
 
 
 def within(gold: Fraction, answer: Fraction, tolerance: float | None) -> bool:
-    """Whether two exact numbers agree up to a tolerance, which is absolute and inclusive: 0.1 is
-    one tenth exactly.
-    """
+    """Whether two exact numbers agree up to an absolute, inclusive tolerance."""
+    # `repr` makes a tolerance of 0.1 one tenth exactly, and not the float nearest to it.
     return abs(gold - answer) <= (Fraction(repr(tolerance)) if tolerance else 0)
 
 

@@ -44,8 +44,7 @@ _SHARE = 40
 
 @dataclass(frozen=True)
 class Grade:
-    r"""One verdict. ``extracted`` is the content of the last box, None if there is no box ("no
-    answer").
+    r"""One verdict. ``extracted`` is the content of the last box; None without a box ("no answer").
 
     ``timed_out``: the worker gave no verdict (deadline passed, or the process died on this answer).
     """
@@ -57,7 +56,7 @@ class Grade:
 
 @functools.cache
 def shared_grader(deadline_s: float) -> Grader:
-    """The grader for all units of this process, made once, since its worker takes seconds to start."""
+    """The grader of this process, made once, since its worker takes seconds to start."""
     grader = Grader(deadline_s)
     atexit.register(grader.close)
     return grader
@@ -72,11 +71,10 @@ class Grader:
     def __init__(
         self, deadline_s: float = 5.0, cache_size: int = 100_000, workers: int = 1
     ) -> None:
-        """Set limits. ``deadline_s``: most seconds for one answer. ``cache_size``: cached (gold,
-        answer) pairs.
+        """Set limits: seconds for one answer, cached (gold, answer) pairs, processes.
 
-        ``workers``: processes, which :meth:`grade_many` uses at once. Raises ValueError unless
-        deadline_s > 0, cache_size >= 0 and workers >= 1.
+        `grade_many` uses all ``workers`` at once. Raises ValueError unless deadline_s > 0,
+        cache_size >= 0 and workers >= 1.
         """
         if not (math.isfinite(deadline_s) and deadline_s > 0):
             raise ValueError(
@@ -117,9 +115,7 @@ class Grader:
         return self.grade_answer(gold, _answer(gold, generation))
 
     def grade_many(self, pairs: Iterable[tuple[Gold | str, str]]) -> list[Grade]:
-        """Grade (gold, generation) pairs in order, each different (gold, answer) once, on all
-        workers.
-        """
+        """Grade (gold, generation) pairs on all workers, each different answer once; in order."""
         answers: list[tuple[Gold, str | None]] = []
         answers_to: dict[Gold, dict[str | None, None]] = {}  # a dict for an ordered set
         for gold, generation in pairs:
@@ -130,7 +126,8 @@ class Grader:
         # Different answers to one gold follow each other, so that a worker parses the gold once.
         different: list[tuple[Gold, str | None]] = []
         for gold, given in answers_to.items():
-            different += [(gold, answer) for answer in given]
+            for answer in given:
+                different.append((gold, answer))
         shares = [different[start : start + _SHARE] for start in range(0, len(different), _SHARE)]
         threads = min(self._workers, len(shares))
         if threads <= 1:
@@ -174,7 +171,5 @@ class Grader:
 
 
 def _answer(gold: Gold, generation: str) -> str | None:
-    """The content of the last box. Only the mathematical judge joins several boxes to the answers
-    of one gold.
-    """
+    """The content of the last box; for the mathematical judge also of several boxes, as a list."""
     return extract(gold, generation) if gold.judge == MATH else last_boxed(generation)

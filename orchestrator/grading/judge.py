@@ -49,11 +49,10 @@ _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
 
 
 def _decimals(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """A plain decimal against anything with a value: exact, within the tolerance, or rounded from
-    an exact gold.
+    """Compare a plain decimal with anything that has a value: exactly, or within the tolerance.
 
-    Only an answer may be rounded, `0.333333` for a gold of 1/3. A rounded gold would accept answers
-    that are wrong.
+    An answer may also be rounded from an exact gold, `0.333333` from 1/3. A rounded gold would
+    accept answers that are wrong.
     """
     plain_gold, plain_answer = plain_number(gold), plain_number(answer)
     if plain_gold is not None and plain_answer is not None:
@@ -74,15 +73,20 @@ def _decimals(gold: str, answer: str, tolerance: float | None) -> bool | None:
 
 
 def _rounds_to(exact: Fraction, decimal: str, least_digits: int) -> bool:
-    """Whether a decimal is an exact value, rounded or cut off at a last digit that comes late
-    enough.
+    """Whether a decimal is an exact value, rounded or cut off at its last digit.
 
     It needs `least_digits` decimals and as many significant digits: `0.000067` states two of them.
     """
     match = _DECIMAL.fullmatch(decimal.strip())
-    if match is None or min(len(match[2]), len((match[1] + match[2]).lstrip("0"))) < least_digits:
+    if match is None:
         return False
-    error, last_digit = Fraction(decimal) - exact, Fraction(1, 10 ** len(match[2]))
+    decimals = len(match[2])
+    significant = len((match[1] + match[2]).lstrip("0"))
+    if min(decimals, significant) < least_digits:
+        return False
+    error = Fraction(decimal) - exact
+    last_digit = Fraction(1, 10**decimals)
+    # A cut-off value lies nearer to zero than the exact one.
     cut_off = abs(error) < last_digit and (error < 0) == (exact > 0)
     return abs(error) <= last_digit / 2 or cut_off
 
@@ -112,8 +116,7 @@ def _equations(gold: str, answer: str, tolerance: float | None) -> bool | None:
 def _both_named(
     gold: tuple[str, str], answer: tuple[str, str], tolerance: float | None
 ) -> bool | None:
-    r"""Compare two (name, value): ``m_{\max}=3`` equals ``m=3``, and ``f(n)=n^2`` equals
-    ``f(x)=x^2``.
+    r"""Compare two (name, value), such as ``m_{\max}=3`` and ``m=3``, ``f(n)=n^2`` and ``f(x)=x^2``.
 
     ``x=5`` and ``y=5`` differ. A part of a name, or its letters in another order, may mean the same
     thing or not: if the values differ as well, the algebra has the last word.
@@ -139,9 +142,7 @@ def _bare_name(name: str) -> str:
 
 
 def _sequences(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """Compare tuples, points, intervals and vectors: same brackets, and the same elements in the
-    same order.
-    """
+    """Compare tuples, points, intervals and vectors: brackets, and elements in their order."""
     if _VECTOR.fullmatch(gold) and _VECTOR.fullmatch(answer):
         return None  # both are matrices to the algebra
     gold_sequence, answer_sequence = _sequence(gold), _sequence(answer)
@@ -151,11 +152,16 @@ def _sequences(gold: str, answer: str, tolerance: float | None) -> bool | None:
         return None
     gold_opening, gold_elements, gold_closing = gold_sequence
     answer_opening, answer_elements, answer_closing = answer_sequence
-    if (gold_opening, gold_closing) != (answer_opening, answer_closing) or len(
-        gold_elements
-    ) != len(answer_elements):
+    if (gold_opening, gold_closing) != (answer_opening, answer_closing):
         return False
-    return all(same(*pair, tolerance) for pair in zip(gold_elements, answer_elements, strict=True))
+    return _same_elements(gold_elements, answer_elements, tolerance)
+
+
+def _same_elements(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
+    """Whether as many elements are equal, in the same order."""
+    if len(golds) != len(answers):
+        return False
+    return all(same(*pair, tolerance) for pair in zip(golds, answers, strict=True))
 
 
 def _sequence(text: str) -> tuple[str, list[str], str] | None:
@@ -173,8 +179,7 @@ def _sequence(text: str) -> tuple[str, list[str], str] | None:
 
 
 def _unions(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """Accept unions of the same parts in any order, also with ends that are no constants: `(0,a) ∪
-    (b,1)`.
+    """Accept unions of the same parts in any order, also with unknown ends: `(0,a) ∪ (b,1)`.
 
     It never says False: the same set may be cut into other parts.
     """
@@ -183,9 +188,7 @@ def _unions(gold: str, answer: str, tolerance: float | None) -> bool | None:
 
 
 def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    r"""``62.5\%`` equals ``62.5`` and ``0.625``. A bare gold below one is a proportion: there
-    ``0.5\%`` is not 0.5.
-    """
+    r"""Accept ``62.5\%`` for ``62.5`` and ``0.625``; for a gold below one, a proportion, only so."""
     bare_gold, bare_answer = gold.removesuffix(r"\%").strip(), answer.removesuffix(r"\%").strip()
     gold_has_sign, answer_has_sign = bare_gold != gold, bare_answer != answer
     if not (gold_has_sign or answer_has_sign) or "=" in gold + answer:
@@ -193,9 +196,8 @@ def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
     if gold_has_sign and answer_has_sign:
         return same(bare_gold, bare_answer, tolerance)
     if gold_has_sign:
-        return same(rf"\frac{{{bare_gold}}}{{100}}", answer, None) or same(
-            bare_gold, bare_answer, tolerance
-        )
+        as_fraction = rf"\frac{{{bare_gold}}}{{100}}"
+        return same(as_fraction, answer, None) or same(bare_gold, bare_answer, tolerance)
     by_value = same(gold, rf"\frac{{{bare_answer}}}{{100}}", None)
     is_proportion = abs(numeric(gold) or 0) < 1
     return by_value or (not is_proportion and same(gold, bare_answer, tolerance))
@@ -204,19 +206,17 @@ def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
 def _approximations(gold: str, answer: str, tolerance: float | None) -> bool | None:
     r"""Compare ``exact \approx decimal``: either side may be the answer that the question wants.
 
-    A gold that is itself stated as rounded, ``\approx 8.24``, accepts values that round to it:
-    ``8.246``.
+    A gold that is itself stated as rounded, ``\approx 8.24``, accepts values that round to it, such
+    as ``8.241``.
     """
     gold_sides, answer_sides = split_top(gold, _APPROX), split_top(answer, _APPROX)
     if len(answer_sides) > 1:
         return any(same(gold, side, tolerance) for side in answer_sides)
     rounded = gold.startswith(r"\approx")
     if len(gold_sides) == 1 and not rounded:
-        return (
-            same(gold, answer_sides[0], tolerance)
-            if answer.startswith(r"\approx") and answer_sides
-            else None
-        )
+        if answer.startswith(r"\approx") and answer_sides:
+            return same(gold, answer_sides[0], tolerance)
+        return None
     if any(same(side, answer_sides[0], tolerance) for side in gold_sides):
         return True
     value = numeric(answer_sides[0])
@@ -232,9 +232,8 @@ _RULES: tuple[Rule, ...] = (
     same_in_base,  # to the algebra `52_8` would be a symbol
     same_clock,
     _equations,
-    lambda gold, answer, _: same_real_set(
-        gold, answer
-    ),  # intervals, which the next rule would take for pairs
+    # Intervals, which the next rule would take for pairs.
+    lambda gold, answer, _: same_real_set(gold, answer),
     _sequences,
     _unions,
     lambda gold, answer, _: same_family(gold, answer),
@@ -255,11 +254,10 @@ def same(gold: str, answer: str, tolerance: float | None) -> bool:
 
 
 def _matched(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
-    """Whether the elements pair off in some order. Greedy is enough: equality is transitive up to
-    rounding.
-    """
+    """Whether the elements pair off in some order."""
     if len(golds) != len(answers):
         return False
+    # Taking the first match is enough, since equality is transitive up to rounding.
     unmatched = list(answers)
     for gold in golds:
         for at, answer in enumerate(unmatched):
@@ -276,16 +274,13 @@ def _in_order(golds: list[str], answers: list[str], tolerance: float | None) -> 
     gold_tuple, answer_tuple = _tuple_content(golds), _tuple_content(answers)
     if (gold_tuple is None) == (answer_tuple is None):
         return False
-    golds, answers = gold_tuple or _by_name(golds), answer_tuple or _by_name(answers)
-    if len(golds) != len(answers) or len(golds) < 2:
-        return False
-    return all(same(*pair, tolerance) for pair in zip(golds, answers, strict=True))
+    golds = gold_tuple or _by_name(golds)
+    answers = answer_tuple or _by_name(answers)
+    return len(golds) > 1 and _same_elements(golds, answers, tolerance)
 
 
 def _by_name(elements: list[str]) -> list[str]:
-    """Sort `y=2, x=1` by its one-letter names, as in the coordinates of a tuple; leave other
-    elements alone.
-    """
+    """Sort `y=2, x=1` by its one-letter names, as coordinates of a tuple; leave others alone."""
     by_name: dict[str, str] = {}
     for element in elements:
         name_and_value = named(element)
@@ -323,8 +318,8 @@ def _repeated(golds: list[str], answers: list[str], tolerance: float | None) -> 
 def judge(gold: Gold, answer: str) -> bool:
     """Whether an extracted answer is right.
 
-    `grader` decides the cases without algebra before this: no box, an answer that is too long,
-    plain numerals.
+    `grader` decides the cases without algebra before: no box, an answer that is too long, plain
+    numerals.
     """
     plain = decide_plain(gold, answer)
     if plain is not None:
@@ -349,9 +344,9 @@ def judge(gold: Gold, answer: str) -> bool:
     # Sets of reals come before lists, because their commas and "or" are no separators: `x<2 or
     # x>3`.
     as_sets = None if gold.multiple else same_real_set(gold_text, answer_text)
-    return (
-        as_sets if as_sets is not None else _as_lists(gold, listed(gold_text), listed(answer_text))
-    )
+    if as_sets is not None:
+        return as_sets
+    return _as_lists(gold, listed(gold_text), listed(answer_text))
 
 
 def _as_lists(gold: Gold, gold_text: str, answer_text: str) -> bool:

@@ -1,10 +1,10 @@
-"""The judges of answers: by name, or by `module:function` for a judge of one's own.
+"""The judges of answers: by name, or by `module:function` for a judge of the user's own.
 
 `evaluation.benchmarks.<name>.grader` names the judge of a benchmark; training rewards always come
 from `math`. A judge is called with the gold and the content of the answer's last box, and does not
 see the problem. It runs in the grading process (`worker`), which ends a call that takes longer than
-`runtime.grader_deadline_s`, 5 s by default. This module finds it, and tells its version, which is
-part of an evaluation's id.
+`runtime.grader_deadline_s`, 5 s by default. A late or failing judge counts as wrong. This module
+finds a judge, and tells its version, which is part of an evaluation's id.
 
 docs/add-a-grader.md explains how to write one, also one that asks a language model.
 """
@@ -29,9 +29,9 @@ JUDGES = {MATH: ("orchestrator.grading.judge:judge", GRADER_VERSION)}
 
 
 def version_of(name: str, key: str = "grader") -> str:
-    """The version of a judge: a whole number from 1 on, `VERSION` in the module of one's own judge.
+    """The version of a judge: a whole number from 1 on, `VERSION` in the module of a user's judge.
 
-    Raises UserError, which names `key`, where no judge has this name.
+    Raises UserError, which names `key`, if no judge has this name.
     """
     if name in JUDGES:
         return JUDGES[name][1]

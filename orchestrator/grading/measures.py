@@ -112,11 +112,8 @@ def _stated_unit(text: str) -> tuple[str, Fraction] | None:
     match = _STATED.fullmatch(text.strip().strip("$"))
     if match:
         name = (match["text"] or match["bare"]).lower()
-        return (
-            _SIZES.get(name)
-            or _SIZES.get(name.removesuffix("s"))
-            or _SIZES.get(name.removesuffix("es"))
-        )
+        singular = _SIZES.get(name.removesuffix("s")) or _SIZES.get(name.removesuffix("es"))
+        return _SIZES.get(name) or singular
     return _SIZES["$"] if _DOLLARS.fullmatch(text) else None
 
 
@@ -135,14 +132,11 @@ def unit_ratio(gold: str, answer: str, stated: str | None = None) -> Fraction | 
 
 
 def angle_factor(gold: str, answer: str) -> str | None:
-    r"""LaTeX factor from the answer's measure of angle to the gold's, if one is in degrees and the
-    other is in π.
-    """
-    gold_in_degrees, answer_in_degrees = (
-        bool(_IN_DEGREES.search(gold)),
-        bool(_IN_DEGREES.search(answer)),
-    )
-    gold_has_pi, answer_has_pi = bool(_PI.search(gold)), bool(_PI.search(answer))
+    r"""LaTeX factor from the answer's angle to the gold's, if one is in degrees, the other in π."""
+    gold_in_degrees = bool(_IN_DEGREES.search(gold))
+    answer_in_degrees = bool(_IN_DEGREES.search(answer))
+    gold_has_pi = bool(_PI.search(gold))
+    answer_has_pi = bool(_PI.search(answer))
     if gold_in_degrees and not gold_has_pi and answer_has_pi and not answer_in_degrees:
         return r"\frac{180}{\pi}"
     if gold_has_pi and not gold_in_degrees and answer_in_degrees and not answer_has_pi:

@@ -1,5 +1,4 @@
-"""The parent's end of a grading process: started when an answer needs it, killed at a deadline,
-then replaced.
+"""The parent's end of a grading process, which it kills at a deadline and then replaces.
 
 Three things bound the cost of an answer. The parent keeps the deadline: symbolic algebra may spend
 minutes in one call into C, which no Python timer interrupts, and a kill always works. The worker
@@ -34,8 +33,7 @@ class Slot:
         self.worker: Child | None = None
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
-        """The process's verdict; None if it gave none in time or died, and then the process is
-        gone.
+        """The process's verdict; None if it gave none in time or died, which ends the process.
 
         Raises RuntimeError if no process can be started.
         """
@@ -57,9 +55,9 @@ class Slot:
 
     def close(self) -> None:
         """End the process. A later request starts a fresh one."""
-        worker, self.worker = self.worker, None
-        if worker is not None:
-            worker.end()
+        if self.worker is not None:
+            self.worker.end()
+            self.worker = None
 
 
 def _started() -> Child:

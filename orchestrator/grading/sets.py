@@ -1,6 +1,4 @@
-r"""Sets of real numbers in any notation: ``(2,5]``, ``2 < x \le 5``, ``\{x : x > 2\}``, ``x \ne
-3``.
-"""
+r"""Reads sets of real numbers in any notation: ``(2,5]``, ``2 < x \le 5``, ``\{x : x > 2\}``."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ _INTERVAL = re.compile(r"(?P<open>[(\[\]])(?P<low>.*),(?P<high>.*)(?P<close>[)\]
 
 
 def real_set(text: str) -> Any:
-    """The sympy set of real numbers that a spelled answer describes; None without one with constant
-    ends.
-    """
+    """The sympy set of reals that a spelled answer describes; None unless its ends are constants."""
     text = text.strip()
     brackets = enclosed(text)
     if brackets and brackets[0] == "\\{":
@@ -106,8 +102,9 @@ def _interval(text: str) -> Any:
 
 
 def _chain(pieces: list[str]) -> Any:
-    """Parse ``a < x``, ``x < a``, ``a < x < b`` or ``|x| < a`` with constants; pieces alternate
-    with relations.
+    """Parse ``a < x``, ``x < a``, ``a < x < b`` or ``|x| < a`` with constants.
+
+    Pieces alternate with relations: `["a", "<", "x"]`.
     """
     from sympy import Complement, FiniteSet, Intersection, Reals, Union
 
@@ -123,12 +120,10 @@ def _chain(pieces: list[str]) -> Any:
     size = re.fullmatch(r"\|([^|]*)\|", pieces[0])
     if size and is_name(size[1]) and end > 0:
         # |x| < a is x < a and x > −a; |x| > a is x > a or x < −a.
-        by_plus, by_minus = _half_line(pieces[1], end), _half_line(_FLIPPED[pieces[1]], -end)
-        return (
-            Intersection(by_plus, by_minus)
-            if pieces[1] in ("<", r"\le")
-            else Union(by_plus, by_minus)
-        )
+        by_plus = _half_line(pieces[1], end)
+        by_minus = _half_line(_FLIPPED[pieces[1]], -end)
+        within = pieces[1] in ("<", r"\le")
+        return Intersection(by_plus, by_minus) if within else Union(by_plus, by_minus)
     if size or not is_name(pieces[0]):
         return None
     if pieces[1] == r"\ne":
@@ -137,15 +132,12 @@ def _chain(pieces: list[str]) -> Any:
 
 
 def _half_line(relation: str, end: Any) -> Any:
-    """The numbers in a relation to an end."""
+    """The numbers x of ``x <relation> end``, one of < ≤ > ≥."""
     from sympy import Interval, oo
 
-    below = relation in ("<", r"\le")
-    return (
-        Interval(-oo, end, True, relation == "<")
-        if below
-        else Interval(end, oo, relation == ">", True)
-    )
+    if relation in ("<", r"\le"):
+        return Interval(-oo, end, True, relation == "<")
+    return Interval(end, oo, relation == ">", True)
 
 
 def _end(text: str) -> Any:
@@ -159,8 +151,7 @@ def _end(text: str) -> Any:
 
 
 def same_real_set(gold: str, answer: str) -> bool | None:
-    """Whether two spelled answers describe the same set of reals; None unless both surely describe
-    one.
+    """Whether two spelled answers describe the same set of reals; None if one may be another thing.
 
     ``(2,4)`` is a point as well as an interval, so other rules compare two such pairs; likewise
     finite sets.

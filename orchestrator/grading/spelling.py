@@ -116,8 +116,7 @@ _TEXT_LIST = re.compile(TEXT + r"\s*\{(?P<inner>[^{}]*,[^{}]*)\}")
 
 
 def spelled(text: str) -> str:
-    r"""The answer without currency, math delimiters, spacing commands, degree signs and spelling
-    variants.
+    r"""Remove currency, math delimiters, spacing commands, degree signs and variants of spelling.
 
     The order of the steps matters: a later pattern expects the text that the earlier steps leave.
     For example ``$\dfrac{1}{2}\,\text{cm}$`` becomes ``\frac{1}{2} \text{cm}``.
@@ -147,20 +146,20 @@ def spelled(text: str) -> str:
 
 
 def listed(text: str) -> str:
-    r"""Turn "and" and "or" of a spelled answer into commas, and ``\text{A, B}`` into a list of
-    texts.
-    """
+    r"""Turn "and" and "or" of a spelled answer into commas, ``\text{A, B}`` into a list of texts."""
+
+    def as_texts(texts: re.Match[str]) -> str:
+        return ",".join(rf"\text{{{part}}}" for part in texts["inner"].split(","))
+
     text = re.sub(r"\s+", " ", _AND_OR.sub(",", text)).strip().strip(",;").strip()
-    return _TEXT_LIST.sub(
-        lambda texts: ",".join(rf"\text{{{part}}}" for part in texts["inner"].split(",")), text
-    )
+    return _TEXT_LIST.sub(as_texts, text)
 
 
 def _repeating_fraction(decimal: re.Match[str]) -> str:
     r"""Turn ``1.2\overline{3}`` into an exact fraction."""
     whole, fixed, period = decimal[1], decimal[2], decimal[3] or decimal[4]
     shift = 10 ** len(fixed)
-    value = Fraction(int((whole or "0") + fixed), shift) + Fraction(
-        int(period), shift * (10 ** len(period) - 1)
-    )
+    value = Fraction(int((whole or "0") + fixed), shift)
+    # A period of n digits repeats as period ÷ (10ⁿ − 1): 0.333… = 3/9.
+    value += Fraction(int(period), shift * (10 ** len(period) - 1))
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -29,12 +29,11 @@ _NOT_NAMES = re.compile(
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """Split at a separator (regular expression) outside all brackets: `1,(2,3)` at commas into `1`
-    and `(2,3)`.
+    """Split at a separator, a regular expression, outside all brackets.
 
-    Parts are stripped, and empty ones left out.
+    At commas `1,(2,3)` becomes `1` and `(2,3)`. Parts are stripped, and empty ones left out.
     """
-    parts = []
+    parts: list[str] = []
     depth = start = at = 0
     pattern = re.compile(separator)
     while at < len(text):
@@ -49,9 +48,7 @@ def split_top(text: str, separator: str) -> list[str]:
 
 
 def enclosed(text: str) -> tuple[str, str, str] | None:
-    r"""(opening, content, closing) if one pair of brackets ``( [ \{`` spans the whole text, else
-    None.
-    """
+    r"""(opening, content, closing) if one pair of ``( [ \{`` spans the whole text, else None."""
     opening = "\\{" if text.startswith("\\{") else text[:1]
     closing = "\\}" if text.endswith("\\}") else text[-1:]
     if opening not in ("(", "[", "\\{") or closing not in (")", "]", "\\}") or len(text) < 3:
@@ -61,17 +58,13 @@ def enclosed(text: str) -> tuple[str, str, str] | None:
         depth += (text[at] in _OPEN) - (text[at] in _CLOSE)
         if depth == 0 and at < len(text) - 1:
             return None
-    return (
-        (opening, text[len(opening) : len(text) - len(closing)].strip(), closing)
-        if depth == 0
-        else None
-    )
+    if depth != 0:
+        return None
+    return opening, text[len(opening) : len(text) - len(closing)].strip(), closing
 
 
 def is_name(text: str) -> bool:
-    r"""Whether text only names a quantity: ``x``, ``m_{\max}``, ``f(x)``, ``(x, y)``, ``\angle
-    ABC``.
-    """
+    r"""Whether text only names a quantity: ``x``, ``m_{\max}``, ``f(x)``, ``\angle ABC``."""
     text = _MATRIX_POWER.sub("", text.strip())
     brackets = enclosed(text)
     if brackets and brackets[0] == "(":
@@ -80,9 +73,7 @@ def is_name(text: str) -> bool:
 
 
 def named(text: str) -> tuple[str, str] | None:
-    """(name, value) of ``name = ... = value`` or ``value = name``; None for other equations and
-    texts.
-    """
+    """(name, value) of ``name = ... = value`` or ``value = name``; None for other texts."""
     if RELATION.search(text):
         return None
     sides = split_top(text, EQUALS)
@@ -111,8 +102,9 @@ def free_signs(part: str) -> list[str]:
 
 
 def elements(text: str, signs: Callable[[str], list[str]] = both_signs) -> list[str]:
-    r"""The elements of an answer: set braces opened, ``\pm`` written out, range-of-a-parameter
-    clauses dropped.
+    r"""The elements of an answer, without set braces and clauses such as ``k \in \mathbb{Z}``.
+
+    `signs` writes out ``\pm``.
     """
     parts = split_top(text, "[,;]")
     if len(parts) == 1:

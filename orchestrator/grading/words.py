@@ -1,4 +1,4 @@
-r"""Answers that are not algebra: words, choices, numerals in a base, clock times, ratios."""
+r"""Compares answers that are not algebra: words, choices, numerals in a base, times, ratios."""
 
 from __future__ import annotations
 
@@ -48,12 +48,8 @@ def squeezed(text: str) -> str:
 
 def unwrapped(text: str) -> str:
     r"""Replace text commands by their content; drop outer parentheses and a final period."""
-    text = (
-        re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], text))
-        .strip()
-        .rstrip(".")
-        .strip()
-    )
+    text = re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], text))
+    text = text.strip().rstrip(".").strip()
     brackets = enclosed(text)
     return brackets[1] if brackets and brackets[0] == "(" and brackets[2] == ")" else text
 
@@ -64,24 +60,20 @@ def same_letters(gold: str, answer: str, _: float | None) -> bool | None:
 
 
 def same_words(gold: str, answer: str, _: float | None) -> bool | None:
-    r"""Compare a gold made of words (``\text{Evelyn}``, ``\text{(C)}``) as text, never as a product
-    of letters.
-    """
+    r"""Compare a gold of words (``\text{Evelyn}``, ``\text{(C)}``) as text, not as letters' product."""
     # The name of the words is not part of the answer: `\text{winner} = \text{Evelyn}`.
-    gold_words, answer_words = unwrapped(gold), unwrapped(answer.rpartition("=")[2])
+    gold_words = unwrapped(gold)
+    answer_words = unwrapped(answer.rpartition("=")[2])
     if gold_words.casefold() in _NUMBERS:
-        return answer_words.casefold() in (
-            gold_words.casefold(),
-            str(_NUMBERS.index(gold_words.casefold())),
-        )
+        word = gold_words.casefold()
+        return answer_words.casefold() in (word, str(_NUMBERS.index(word)))
     if answer_words.casefold() in _NUMBERS and gold_words.isdigit():
         return int(gold_words) == _NUMBERS.index(answer_words.casefold())
     same = _plain(gold_words) == _plain(answer_words)
     if not _WRAPPED.search(gold) or not _WORDS.fullmatch(gold_words):
         # Letters outside a text command may be a product, unless they spell the same word.
-        return (
-            True if same and len(gold_words) > 1 and gold_words.replace(" ", "").isalpha() else None
-        )
+        is_word = len(gold_words) > 1 and gold_words.replace(" ", "").isalpha()
+        return True if same and is_word else None
     label = _label(answer) if _CHOICE.fullmatch(gold_words) else None
     return label.casefold() == gold_words.casefold() if label else same
 
@@ -105,20 +97,19 @@ def _label(answer: str) -> str | None:
 
 
 def same_in_base(gold: str, answer: str, _: float | None) -> bool | None:
-    """Compare ``52_8``: the digits must agree, and the bases if both are given (a question may name
-    the base).
+    """Compare ``52_8``: the digits must agree, and the bases if both sides give one.
+
+    An answer may leave out the base that its question names.
     """
     gold_digits, gold_base = _numeral_in_base(gold)
     answer_digits, answer_base = _numeral_in_base(answer)
     if gold_base is None and answer_base is None:
         return None
-    if not re.fullmatch(r"-?[0-9A-Z]+", gold_digits) or not re.fullmatch(
-        r"-?[0-9A-Z]+", answer_digits
-    ):
-        return None
-    return gold_digits == answer_digits and (
-        gold_base == answer_base or None in (gold_base, answer_base)
-    )
+    for digits in (gold_digits, answer_digits):
+        if not re.fullmatch(r"-?[0-9A-Z]+", digits):
+            return None
+    same_base = gold_base == answer_base or None in (gold_base, answer_base)
+    return gold_digits == answer_digits and same_base
 
 
 def _numeral_in_base(text: str) -> tuple[str, str | None]:
@@ -132,9 +123,7 @@ def _numeral_in_base(text: str) -> tuple[str, str | None]:
 
 
 def same_clock(gold: str, answer: str, _: float | None) -> bool | None:
-    """Compare times of day and ratios as written: ``05:00`` equals ``5:00``. am and pm count if
-    both state one.
-    """
+    """Compare times of day and ratios: ``05:00`` equals ``5:00``; am and pm count if both say one."""
     gold_time, answer_time = _clock(gold), _clock(answer)
     if not gold_time or not answer_time:
         return None
@@ -147,4 +136,6 @@ def same_clock(gold: str, answer: str, _: float | None) -> bool | None:
 def _clock(text: str) -> tuple[list[int], str | None] | None:
     """([8, 34], "pm") of ``8:34 p.m.``; None for anything else."""
     match = _CLOCK.fullmatch(re.sub(r"[\s.{}]", "", unwrapped(text)).casefold())
-    return ([int(part) for part in match["digits"].split(":")], match["half"]) if match else None
+    if not match:
+        return None
+    return [int(part) for part in match["digits"].split(":")], match["half"]

@@ -38,10 +38,10 @@ def _open(call: None, parent: Parent) -> Callable[[dict[str, Any]], bool]:
 
 
 def _is_correct(request: dict[str, Any]) -> bool:
-    """Judge one request. An answer that breaks the algebra is not a right answer.
+    """Judge one request. An answer that breaks the algebra is wrong.
 
-    An exception of one's own judge fails the call, so that the answer counts as timed out: a server
-    that does not answer says nothing about an answer.
+    An exception of a user's own judge fails the call, and the answer counts as timed out: a language
+    model's server that is down says nothing about an answer.
     """
     # The default action of SIGALRM kills the process even inside C code, where no thread of Python
     # can notice that the parent is gone. The alarm comes too late to forestall the parent.

@@ -68,9 +68,7 @@ class ChildFailed(RuntimeError):
 
 
 class ChildLost(RuntimeError):
-    """The process of a child is gone, or was silent for too long; `printed` is the end of its
-    output.
-    """
+    """A child's process ended or was silent for too long; `printed` is the end of its output."""
 
     def __init__(self, message: str, printed: str):
         super().__init__(message)

@@ -31,9 +31,7 @@ OVER = b"over"  # the last word of a driver whose sweep has ended
 
 @contextmanager
 def ends_with_driver(scratch: Path) -> Iterator[None]:
-    """Nothing of a cluster whose temporary folder is `scratch` outlives this process, however it
-    ends.
-    """
+    """No process of a cluster in the folder `scratch` outlives this process, however it ends."""
     if not Path("/proc/self/stat").exists():
         yield  # not Linux: Ctrl-C and SIGTERM clean up, SIGKILL does not
         return
@@ -50,9 +48,7 @@ def ends_with_driver(scratch: Path) -> Iterator[None]:
 
 
 def main(driver: int, scratch: Path) -> None:
-    """Wait until `driver` is gone or says OVER on standard input; then end the cluster and clear
-    up.
-    """
+    """Wait until `driver` ends or writes OVER to standard input, then end the cluster."""
     cluster: set[Process] = set()
     everything: set[Process] = set()
     polls = 0

@@ -127,12 +127,12 @@ def _examples(
     tokenizer: PreTrainedTokenizerFast, recipe: Recipe, rng: random.Random, eos: int
 ) -> list[tuple[list[int], list[int]]]:
     """The examples of one update, (ids without loss, ids with loss), sorted by length."""
-    examples = []
+    examples: list[tuple[list[int], list[int]]] = []
     mistaken = recipe.recovers + recipe.derails
     for _ in range(recipe.batch):
         terms = arithmetic.draw_terms(rng, recipe.longest)
         given = arithmetic.question(terms) + "\n"
-        # Recipes without mistakes take no number here: shipped models stay what they are.
+        # Recipes without mistakes take no random number here, so that shipped models keep their bytes.
         if mistaken and rng.random() < mistaken:
             start, response = arithmetic.after_a_mistake(terms, recipe, rng)
             given += start

@@ -1,11 +1,14 @@
 """Chooses γ, the number of tokens that the student drafts before the teacher judges them.
 
 γ changes the time, never the result. Two functions call `draft_length` here and cap its answer:
-`ModelStore.draft_length` (`engines.common.store`) for the torch engine, on a GPU by the memory of a
-round (`engines.budget.longest_round`), and `_draft_length` of `engines.sglang.blending` by
-`engines.catalog.LONGEST_ROUND`, 16. Both pass the behavior's `acceptance_guess` (`policy.spec`), the
-teacher's parameters ÷ the student's as the ratio of costs, and the rows that are decoded at once.
-`runtime.draft_length` takes the place of the choice, under the caps.
+
+- `ModelStore.draft_length` (`engines.common.store`) for the torch engine, on a GPU by the memory of
+  a round (`engines.budget.longest_round`);
+- `_draft_length` of `engines.sglang.blending`, by `engines.catalog.LONGEST_ROUND`, 16.
+
+Both pass the behavior's `acceptance_guess` (`policy.spec`), the teacher's parameters ÷ the
+student's as the ratio of costs, and the rows that are decoded at once. `runtime.draft_length` takes
+the place of the choice, under the caps.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ def draft_length(acceptance_rate: float, cost_ratio: float, arithmetic: float = 
     A pass costs one read of its model's weights, and each further position of the batch adds
     `arithmetic` times that (see `arithmetic_cost`).
     """
-    speeds = {}
+    speeds: dict[int, float] = {}
     for length in range(1, LONGEST_DRAFT + 1):
+        # Draft number i is emitted if the i before it survive; the first always is, or its
+        # replacement.
         emitted = sum(acceptance_rate**position for position in range(length))
         student_passes = length * (1 + arithmetic)
         teacher_pass = cost_ratio * (1 + length * arithmetic)

@@ -21,6 +21,7 @@ from orchestrator.policy.spec import (
     Mixture,
     Student,
     TeacherInjection,
+    TeacherPrefix,
     Tempered,
     TrustRegion,
 )
@@ -29,7 +30,7 @@ from orchestrator.policy.vocabulary import NEG_INF
 
 @dataclass(frozen=True)
 class Law:
-    """log μ of each row, and per-row measurements (each (B,)) that are logged as means over tokens."""
+    """log μ of each row, and measurements, (B,) each, that are logged as means over tokens."""
 
     log_mu: Tensor  # (B, V)
     measured: dict[str, Tensor] = field(default_factory=dict)
@@ -42,6 +43,15 @@ def law(behavior: object, log_p: Tensor, log_q: Tensor | None) -> Law:
     A new behavior registers its law with `@law.register`.
     """
     raise TypeError(f"no law is registered for {type(behavior).__name__}")
+
+
+def law_at(behavior: object, log_p: Tensor, log_q: Tensor, positions: Tensor) -> Law:
+    """The law of each row at its position (B,) in its response; see `law`."""
+    if not isinstance(behavior, TeacherPrefix):
+        return law(behavior, log_p, log_q)
+    inside = (positions < behavior.tokens)[:, None]
+    log_mu = torch.where(inside, log_q, log_p)
+    return Law(log_mu, {"behavior_kl": speculation.kl_divergence(log_mu, log_p)})
 
 
 @law.register
@@ -69,14 +79,15 @@ def trust_region_law(behavior: TrustRegion, log_p: Tensor, log_q: Tensor | None)
 
 @law.register
 def teacher_injection_law(behavior: TeacherInjection, log_p: Tensor, log_q: Tensor | None) -> Law:
-    """SKD: μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x), q_τ ∝ q^(1/τ) over the full
-    vocabulary.
+    """SKD: μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x).
+
+    q_τ ∝ q^(1/τ) over the full vocabulary.
     """
     assert log_q is not None
     top = log_q.topk(min(behavior.top_k, log_q.shape[-1]), dim=-1)
-    allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(
-        -1, top.indices, top.values > NEG_INF
-    )
+    # Ids without teacher mass may be among the top k of a small vocabulary: they are not allowed.
+    has_mass = top.values > NEG_INF
+    allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, top.indices, has_mass)
     kept = torch.where(allowed, log_p, NEG_INF)
     replaced = torch.where(allowed, 0.0, log_p.exp()).sum(-1)
     log_resampled = replaced.log()[:, None] + (log_q / behavior.tau).log_softmax(-1)
@@ -97,6 +108,7 @@ def fusion_law(behavior: Fusion, log_p: Tensor, log_q: Tensor | None) -> Law:
     """μ ∝ p^(1−α)·q^α; ids that either model excludes have no mass between the two ends."""
     assert log_q is not None
     match behavior.alpha:
+        # The ends apart, since 0 · −inf is NaN.
         case 0.0:
             log_mu = log_p
         case 1.0:

@@ -152,7 +152,8 @@ def _with_rest(log_prob: Tensor) -> Tensor:
 def _mixed(log_a: Tensor, log_b: Tensor, share: float) -> Tensor:
     """log(share·a + (1 − share)·b); entries without mass in either get no gradient, not a NaN."""
     inside = (log_a > NEG_INF) | (log_b > NEG_INF)
-    safe_a, safe_b = (torch.where(inside, each, 0.0) for each in (log_a, log_b))
+    safe_a = torch.where(inside, log_a, 0.0)
+    safe_b = torch.where(inside, log_b, 0.0)
     mixed = torch.logaddexp(safe_a + math.log(share), safe_b + math.log1p(-share))
     return torch.where(inside, mixed, NEG_INF)
 
@@ -164,7 +165,8 @@ def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
     would multiply the gradient's NaN by zero, which leaves NaN.
     """
     inside = log_a > NEG_INF
-    safe_a, safe_b = (torch.where(inside, each, 0.0) for each in (log_a, log_b))
+    safe_a = torch.where(inside, log_a, 0.0)
+    safe_b = torch.where(inside, log_b, 0.0)
     return torch.where(inside, safe_a.exp() * (safe_a - safe_b), 0.0).sum(-1)
 
 

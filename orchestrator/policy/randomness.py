@@ -1,7 +1,7 @@
 """Keyed uniforms: a token depends on its own key alone.
 
-(purpose, seed, step, prompt, sample, repetition, position, role) determines each uniform. Batching, the
-number of workers, draft lengths and restarts have no influence.
+(purpose, seed, step, prompt, sample, repetition, position, role) determines each uniform. Batching,
+the number of workers, draft lengths and restarts have no influence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JUDGED = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL)  # the decisions at each posit
 class SequenceKey:
     """The key of one sequence: `prompt` is its prompt's index, `sample` its number for that prompt.
 
-    `repetition` distinguishes independent repetitions, such as a second evaluation on fresh samples.
+    `repetition` distinguishes independent samples, such as a second evaluation on fresh ones.
     """
 
     purpose: int
@@ -54,15 +54,13 @@ class SequenceKey:
 def uniforms(keys: Sequence[SequenceKey], role: Role, length: int) -> Tensor:
     """float64 uniforms in [0, 1) for positions 0 … length−1 of each sequence: (B, length).
 
-    Positions of a sequence are consecutive draws of its own Philox stream, so a longer `length`
+    Positions of a sequence are consecutive numbers of its own Philox stream, so a longer `length`
     extends a shorter one.
     """
     rows = np.empty((len(keys), length), dtype=np.float64)
     philox = np.random.Philox(0)
-    start = philox.state | {
-        "buffer_pos": 4,
-        "has_uint32": 0,
-    }  # nothing left over of an earlier draw
+    # The state of a new bit generator, with no number of an earlier stream in its buffers.
+    start = philox.state | {"buffer_pos": 4, "has_uint32": 0}
     generator = np.random.Generator(philox)
     for row, key in zip(rows, keys, strict=True):
         entropy = (

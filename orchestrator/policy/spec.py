@@ -65,22 +65,19 @@ class TrustRegion:
 
 @dataclass(frozen=True)
 class TeacherInjection:
-    """SKD with γ = 1: a drafted token outside the teacher's top K is replaced by a teacher sample
-    (Appendix A.2).
-    """
+    """SKD with γ = 1: a teacher sample replaces a draft outside the teacher's top K (Appendix A.2)."""
 
     top_k: int
     tau: float
     needs_teacher = True
-    acceptance_guess = (
-        0.95  # not bounded; replaced tokens are few (the paper reports 0.0093 at the first step)
-    )
+    # Not bounded, but few tokens are replaced: the paper reports 0.0093 at the first step.
+    acceptance_guess = 0.95
     measures = ("replaced",)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """μ = (1 − w)·p + w·q at every token, 0 < w < 1 (MiniLLM's teacher-mixed sampling, 2306.08543)."""
+    """μ = (1 − w)·p + w·q at every token, 0 < w < 1 (MiniLLM's mixed sampling, 2306.08543)."""
 
     weight: float
     needs_teacher = True
@@ -128,6 +125,23 @@ class TeacherSequences:
         return Fusion(1.0 if uniform < self.share else 0.0)
 
 
+@dataclass(frozen=True)
+class TeacherPrefix:
+    """μ = q at the first `tokens` positions of a response, and μ = p after them.
+
+    The student continues what the teacher begins (TrOPD's off-policy guidance, 2606.01249).
+    """
+
+    tokens: int
+    needs_teacher = True
+    measures = ("behavior_kl",)
+    acceptance_guess = 0.75  # not bounded: 1 after the prefix, less inside of it
+
+    def at(self, position: int) -> Fusion:
+        """The behavior at a position of a response, counted from 0."""
+        return Fusion(1.0 if position < self.tokens else 0.0)
+
+
 # --- objectives: a target, losses against it, and the tokens where each loss counts ---
 
 
@@ -172,7 +186,7 @@ class JensenShannon:
 
 @dataclass(frozen=True)
 class SampledToken:
-    """Policy gradient of the sampled token y with the advantage A = log q(y) − log p(y), held fixed.
+    """Policy gradient of the sampled token y with the fixed advantage A = log q(y) − log p(y).
 
     Its value log p(y) − log q(y) is the k1 estimate of KL(p‖q). With `clip`, A is cut to ± `clip`.
     """
@@ -218,9 +232,18 @@ class TeacherKeeps:
 
     This is the probability that speculative decoding from the teacher keeps the token, and the mean
     of the random mask by which TrOPD tells trusted tokens from outliers (2606.01249, section 3).
+    The weight is 0 at the first `after` positions of a response.
     """
 
     inverted: bool = False
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class First:
+    """1 at the first `tokens` positions of a response, else 0."""
+
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -272,6 +295,5 @@ class Objective:
     @property
     def on_support(self) -> bool:
         """Whether the logits of the support's ids are all that the loss needs."""
-        return self.name == "renormalized" and all(
-            isinstance(term.loss, Divergence) for term in self.terms
-        )
+        divergences = all(isinstance(term.loss, Divergence) for term in self.terms)
+        return self.name == "renormalized" and divergences

@@ -1,9 +1,9 @@
-"""Exact sampling of any μ from a draft of p: accept with min(1, μ/p), else draw from (μ − p)₊
-normalised.
+"""Samples exactly from any μ by a draft of p: accepts it with min(1, μ/p), else replaces it.
 
-The result has law μ exactly. Token x comes out as an accepted draft with probability p(x)·min(1,
-μ(x)/p(x)) = min(p(x), μ(x)). Drafts are rejected with probability 1 − Σ min(p, μ) = Σ (μ − p)₊, the
-normaliser of the residual. A replacement thus adds (μ(x) − p(x))₊, and min(p, μ) + (μ − p)₊ = μ.
+The replacement is a sample of (μ − p)₊, normalised. The result has law μ exactly. Token x comes out
+as an accepted draft with probability p(x)·min(1, μ(x)/p(x)) = min(p(x), μ(x)). Drafts are rejected
+with probability 1 − Σ min(p, μ) = Σ (μ − p)₊, the normaliser of the residual. A replacement thus
+adds (μ(x) − p(x))₊, and min(p, μ) + (μ − p)₊ = μ.
 
 The draft survives with probability Σ min(μ, p) = 1 − TV(μ, p), at least 1 − √(ε/2) inside a KL ball
 of radius ε (Pinsker). Decoding in lockstep is this step at one position.
@@ -28,12 +28,11 @@ class Verified:
 
 
 def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF sample per row: (B, V) log-probabilities (unnormalised allowed), (B,) uniforms →
-    (B,) ids.
+    """Inverse-CDF sample per row: log-probabilities (B, V) and uniforms (B,) → ids (B,).
 
-    The id is the first with cumulative mass above u·total. Sums are in float64: tokens without mass
-    are never drawn, and rare ones at their right frequency. A row of NaNs gives the last id rather
-    than an invalid one; decoding checks for such rows once a round.
+    Rows need not be normalised. The id is the first with cumulative mass above u·total. Sums are in
+    float64: tokens without mass are never sampled, and rare ones at their right frequency. A row of
+    NaNs gives the last id rather than an invalid one; decoding checks for such rows once a round.
     """
     mass = (log_prob - log_prob.amax(-1, keepdim=True)).exp_()
     cumulative = mass.cumsum(-1, dtype=torch.float64)
@@ -41,9 +40,8 @@ def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
     # Strictly below the total: the first sum above the point then belongs to a token with mass,
     # even where u·total rounds up to the total.
     point = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_max_(
-        log_prob.shape[-1] - 1
-    )
+    ids = torch.searchsorted(cumulative, point, right=True)[:, 0]
+    return ids.clamp_max_(log_prob.shape[-1] - 1)
 
 
 def verify(

@@ -1,6 +1,6 @@
-"""The policy closest to the teacher inside a KL ball around the student (paper, Eq. 1–2, Appendix
-"Derivation").
+"""The policy closest to the teacher inside a KL ball around the student.
 
+The paper has it in Eq. 1–2 and in the Appendix "Derivation":
 μ_β ∝ p^(1−β) q^β and β* = max{β ∈ [0,1] : KL(μ_β‖p) ≤ ε}. With r = log q − log p and
 A(β) = log Σ p e^{βr}: KL(μ_β‖p) = βA'(β) − A(β), whose derivative is β·Var_{μ_β}[r] ≥ 0.
 
@@ -32,14 +32,13 @@ class Solution:
 
 
 def solve(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
-    """β* and μ* of every row for the budget ε ≥ 0 in nats: log p and log q (B, V) → `Solution`, in
-    their precision.
+    """Find β* and μ* of every row for the budget ε ≥ 0 in nats, from log p and log q (B, V).
 
     KL(μ_β‖p) grows with β, so β* is the root of KL = ε, or 1 if even the teacher lies in the ball.
     The root is found by Newton's method on √(2·KL), kept inside a bracket by bisection: close to
     the student KL ≈ ½β²·Var_p[r], so this root is nearly linear in β where KL itself is a parabola.
-    The result always lies in the ball: KL(μ‖p) ≤ ε up to rounding. Temporaries take four times the
-    memory of the input.
+    The result always lies in the ball: KL(μ‖p) ≤ ε up to rounding. It has the precision of the
+    input, and temporaries take four times the input's memory.
     """
     if epsilon == 0:
         zeros = torch.zeros(log_p.shape[:-1], dtype=log_p.dtype, device=log_p.device)
@@ -90,7 +89,8 @@ class _Path:
     def between(log_p: Tensor, log_q: Tensor) -> _Path:
         # −inf − (−inf), where neither has mass, is NaN.
         ratio = (log_q - log_p).nan_to_num_(nan=0.0, posinf=float("inf"), neginf=NEG_INF)
-        lost, outside = ratio.amin(-1) == NEG_INF, ratio.amax(-1) == float("inf")
+        lost = ratio.amin(-1) == NEG_INF
+        outside = ratio.amax(-1) == float("inf")
         if bool(lost.any()):
             log_p = log_p.masked_fill(ratio == NEG_INF, NEG_INF)
         if bool((lost | outside).any()):
@@ -107,9 +107,8 @@ class _Path:
 
     def moments(self, beta: Tensor, rows: Tensor | None = None) -> _Moments:
         """Moments at β in (0, 1] of some rows, all by default."""
-        log_p, ratio = (
-            (self.log_p, self.ratio) if rows is None else (self.log_p[rows], self.ratio[rows])
-        )
+        log_p = self.log_p if rows is None else self.log_p[rows]
+        ratio = self.ratio if rows is None else self.ratio[rows]
         weight = torch.addcmul(log_p, ratio, beta[:, None])
         top = weight.amax(-1, keepdim=True)
         weight.sub_(top).exp_()
@@ -156,7 +155,8 @@ def _search(path: _Path, epsilon: float) -> _Bracket:
     no room left. Steps aim at the middle of the slack window: aimed at ε itself, every second one
     would land just outside the ball.
     """
-    slack, tiny = _SLACK[path.ratio.dtype], 4 * torch.finfo(path.ratio.dtype).eps
+    slack = _SLACK[path.ratio.dtype]
+    tiny = 4 * torch.finfo(path.ratio.dtype).eps
     bracket = _Bracket.at_student(path)
     target = (2 * (epsilon * (1 - slack / 2) - path.jump)).clamp_min(0.0).sqrt()
     rows = (path.jump <= epsilon).nonzero()[:, 0]
@@ -179,11 +179,10 @@ def _search(path: _Path, epsilon: float) -> _Bracket:
 
 
 def _first_guess(path: _Path, target: Tensor) -> Tensor:
-    """β where the third-order expansion 2·(KL − jump) ≈ β²·Var_p[r] + ⅔β³·E_p[(r − E r)³] reaches
-    target².
+    """β at which an expansion of KL reaches the target: 2·(KL − jump) = target².
 
-    The second order gives `first`; the third corrects it by a factor, which is kept within reason
-    for long tails.
+    To third order 2·(KL − jump) ≈ β²·Var_p[r] + ⅔β³·E_p[(r − E r)³]. The second order gives
+    `first`; the third corrects it by a factor, which is kept within reason for long tails.
     """
     first = target / path.variance.sqrt()
     return first / (1 + first * path.skew / (3 * path.variance)).clamp(0.5, 4.0)
@@ -214,8 +213,7 @@ def _try_teacher(path: _Path, bracket: _Bracket, epsilon: float) -> None:
 
 
 def _inside(bracket: _Bracket, rows: Tensor, guess: Tensor) -> Tensor:
-    """`guess` where it falls strictly inside the bracket, but at most 1; elsewhere the bracket's
-    middle.
+    """`guess` if it lies strictly inside the bracket, but at most 1; else the bracket's middle.
 
     The NaN of a step at zero variance is never inside.
     """

@@ -1,5 +1,6 @@
-"""Two models, one vocabulary: EOS canonicalisation and padding ids (paper, Appendix "EOS
-Canonicalization").
+"""Two models, one vocabulary: EOS canonicalisation and padding ids.
+
+The paper describes them in its Appendix "EOS Canonicalization".
 
 Shapes: … any batch dimensions, V vocabulary rows.
 """
@@ -28,8 +29,8 @@ class TokenSpace:
     def student_log_prob(self, logits: Tensor) -> Tensor:
         """log p of the student after masking, float32 or better: (…, V) → (…, V).
 
-        The teacher's EOS loses its mass, and p is renormalised: a base student that emits this id
-        means nothing by it.
+        The teacher's EOS loses its mass, and p is renormalised: a base student has not learned to
+        end a response with this id.
         """
         masked = self._mask_padding(logits)
         if self.teacher_eos != self.student_eos:

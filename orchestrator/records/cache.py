@@ -1,5 +1,4 @@
-"""Values computed from the files of a unit, so that the next look reads only files that have
-changed.
+"""Caches values computed from a unit's files, so that only changed files are read again.
 
 `runs/.index/<unit id>.json` holds each value beside the stamp of the file that it was computed
 from, and it counts only while the file has that stamp. Nothing else rests on these files: a damaged
@@ -33,9 +32,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp_of(stat: os.stat_result) -> Stamp:
-    """Numbers that change whenever a file is written or replaced: size, times of content and inode
-    (ns), inode.
-    """
+    """Numbers that change with every write of a file: size, times (ns) and inode."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 

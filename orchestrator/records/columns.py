@@ -1,5 +1,4 @@
-"""Every column of `metrics.jsonl` and every phase that is clocked: what it is, which steps have it,
-how people read it.
+"""Every column of `metrics.jsonl` and every clocked phase: meaning, steps that log it, and names.
 
 A training step writes one row of `metrics.jsonl`: its `step`, counted from 0, and a value under the
 key of each column below. Values are in the column's unit; a share lies in [0, 1] and is shown in
@@ -28,8 +27,7 @@ class Steps(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `meaning` and `unit` as logged, the steps that log it, and its names where people
-    read it.
+    """One column: `meaning` and `unit` as logged, the steps that log it, and its names for people.
 
     `panel` is its title in W&B; columns with one title share a panel. `figure` is its title among
     the diagnostics' small multiples (mathtext), `heading` that in the report's tables, which show
@@ -155,9 +153,7 @@ COLUMNS: Mapping[str, Column] = {
 
 
 def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
-    """Keys that a step of distillation logs, by what its behavior says of itself
-    (`policy.spec.Behavior`).
-    """
+    """Keys that a step of distillation logs, by its `policy.spec.Behavior`."""
     always = {
         key for key, column in COLUMNS.items() if column.logged in (Steps.ALL, Steps.DISTILLED)
     }

@@ -6,10 +6,12 @@ last line of their own.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from orchestrator.errors import UserError
 
 SEAL = "sha256"
 PARSED_AT_ONCE = 500  # lines of JSON Lines
+LEVEL = 6  # of compression: on solutions of MATH-500 level 9 takes a quarter longer for 1 % less
 
 
 class Damaged(UserError):
@@ -44,8 +47,7 @@ def pretty(value: Any) -> str:
 def write_atomically(
     path: Path, content: str | bytes, shared: bool = False, durable: bool = True
 ) -> None:
-    """Replace `path` by `content`, text as UTF-8: a reader finds the old file or the new one,
-    whole.
+    """Replace `path` by `content`, text as UTF-8: a reader finds the old or the new file, whole.
 
     `shared` is for files that several processes may write at once: the last one to finish wins.
     Unless `durable`, a loss of power may lose the file, which is then made again.
@@ -104,9 +106,7 @@ def sync(path: Path) -> None:
 
 
 def give_usual_mode(folder: Path) -> None:
-    """Give all files in a folder the mode that a new file has there: safetensors lets the owner
-    alone read weights.
-    """
+    """Give a folder's files the usual mode: safetensors lets the owner alone read weights."""
     new = folder / ".mode"
     new.touch()
     mode = new.stat().st_mode & 0o777
@@ -117,9 +117,7 @@ def give_usual_mode(folder: Path) -> None:
 
 
 def read_bytes(path: Path, remedy: str) -> bytes | None:
-    """Read a file; None if there is none. Raises Damaged where a folder or a loop of links is in
-    its place.
-    """
+    """Read a file, None if there is none; Damaged for a folder or a loop of links in its place."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -138,9 +136,7 @@ def read_text(path: Path, remedy: str) -> str | None:
 
 
 def read_object(path: Path, remedy: str) -> dict[str, Any] | None:
-    """The JSON object in a file; None if there is no file. Raises Damaged if it holds anything
-    else.
-    """
+    """The JSON object in a file, None if there is no file; Damaged if it holds anything else."""
     text = read_text(path, remedy)
     return None if text is None else parse_object(text, path, remedy)
 
@@ -167,9 +163,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
-    """Read a file of `write_sealed`; None if there is none, or an empty one. Raises Damaged if it
-    is anything else.
-    """
+    """Read a file of `write_sealed`, None if it is missing or empty; Damaged for others."""
     text = read_text(path, remedy)
     if not text:
         return None
@@ -200,8 +194,7 @@ def sealed_lines(lines: str, of: Mapping[str, Any] | None = None) -> str:
 def unsealed_lines(
     data: bytes, path: Path, remedy: str, of: Mapping[str, Any] | None = None
 ) -> bytes:
-    """The lines of a file that `sealed_lines` made, without the last. Raises Damaged if they are
-    others.
+    """The lines of a file of `sealed_lines` without the last; Damaged if that does not fit them.
 
     A last line with the sha256 alone, as earlier versions wrote it, is right for lines of anything.
     """
@@ -220,6 +213,19 @@ def unsealed_lines(
 
 def _last_line(lines: bytes, of: Mapping[str, Any]) -> str:
     return json.dumps({**of, SEAL: hashlib.sha256(lines).hexdigest()}, ensure_ascii=False) + "\n"
+
+
+def compressed(text: str) -> bytes:
+    """`text` as gzip, the same bytes whenever it is written: the header holds no time."""
+    return gzip.compress(text.encode(), LEVEL, mtime=0)
+
+
+def decompressed(data: bytes, path: Path, remedy: str) -> bytes:
+    """The content of a gzip file. Raises Damaged where it is not whole."""
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        raise damaged(path, "is not what was written", remedy) from None
 
 
 def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]:
@@ -241,9 +247,7 @@ def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]
 
 
 def list_folder(folder: Path, remedy: str) -> list[str]:
-    """Names in a folder, sorted; none if there is no folder. Raises Damaged where something else is
-    in its place.
-    """
+    """Sorted names in a folder, none if it is missing; Damaged if something else is in its place."""
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:

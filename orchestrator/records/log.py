@@ -49,9 +49,7 @@ class RunLog:
         return self._folder / LOG
 
     def begin(self, sweep: str, attempts: int) -> int:
-        """Start an attempt within `sweep`, which makes at most `attempts`; returns its number, from
-        1.
-        """
+        """Start an attempt of at most `attempts` within `sweep`; returns its number, from 1."""
         before = read_phase(self._folder)
         self._phase = Phase(attempt=1, attempts=attempts, sweep=sweep)
         if before is not None and before.sweep == sweep:

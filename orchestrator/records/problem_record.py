@@ -14,8 +14,7 @@ LATER_FIELDS = ("right_answers", "tokens_right")  # that records of older versio
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """Counts over n generations; `answers` keeps every extracted answer, so that a corrected grader
-    recounts.
+    """Counts over n generations; `answers` keeps every extracted answer for a corrected grader.
 
     `lengths` counts responses by length in tokens, in bins that grow by 2^(1/8): {lower edge:
     responses}. It is empty where lengths were not kept, as in records of older versions.
@@ -95,9 +94,7 @@ def _merge_lengths(parts: Sequence[ProblemRecord]) -> dict[int, int]:
 
 
 def _lower_edge(length: int) -> int:
-    """The smallest whole length in the bin of `length`: bins start at 2^(j/8), compared exactly as
-    2^j ≤ length^8.
-    """
+    """The least whole length in the bin of `length`; bins start at 2^(j/8), exact: 2^j ≤ length^8."""
     if length < 1:
         return 0
     j = (length**8).bit_length() - 1

@@ -1,6 +1,4 @@
-"""The code, versions and machine that a run was made with. No clock, no environment variables, no
-secrets.
-"""
+"""The code, versions and machine of a run, without clock, environment variables or secrets."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ GPU_INFO = Path("/proc/driver/nvidia/gpus")
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, dirty diff and untracked files of the source tree (null where it is no checkout),
-    versions, machine.
-    """
+    """Commit, dirty diff and untracked files (null without a checkout), versions, machine."""
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty_diff": _git("diff", "HEAD"),
@@ -50,9 +46,7 @@ def provenance() -> dict[str, Any]:
 
 
 def cpu_model(info: Path) -> str | None:
-    """The processor's name in a `/proc/cpuinfo`, elsewhere what the platform module knows; None if
-    that is nothing.
-    """
+    """The processor's name in a `/proc/cpuinfo`, else by `platform`; None if it is unknown."""
     text = info.read_text(errors="replace") if info.exists() else ""
     match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.processor() or None

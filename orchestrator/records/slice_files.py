@@ -36,9 +36,7 @@ _COUNTS = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class SliceCounts:
-    """Counts of one slice: `correct` samples (problems,) of each of its `problems`, and the tokens
-    of all of them.
-    """
+    """Counts of one slice: `correct` samples (problems,) of its `problems`, and all their tokens."""
 
     problems: tuple[str, ...]
     correct: NDArray[np.int64]
@@ -75,9 +73,7 @@ def read_records(folder: Path, part: Slice) -> list[ProblemRecord]:
 
 
 def read_counts(folder: Path, part: Slice) -> SliceCounts:
-    """Sums over the records of a slice: `read_records` at a tenth of its time, for tables over many
-    runs.
-    """
+    """Sums over a slice's records, ten times as fast as `read_records`, for tables of many runs."""
     path = folder / part.name
     lines = _lines(folder, part)
     matches = _COUNTS.findall(lines)

@@ -20,9 +20,7 @@ _NAME = re.compile(r"problems_([0-9]+)-([0-9]+)_of_([0-9]+)\.samples_([0-9]+)-([
 
 @dataclass(frozen=True)
 class Slice:
-    """Samples [`sample`, `sample_end`) of each of the problems [`problem`, `problem_end`), of
-    `problems` in all.
-    """
+    """Samples [`sample`, `sample_end`) of problems [`problem`, `problem_end`) of all `problems`."""
 
     sample: int
     sample_end: int

@@ -13,8 +13,7 @@ Floats = NDArray[np.float64]
 def auroc(
     values: Floats | Sequence[float], rewards: Floats | Sequence[float | None]
 ) -> float | None:
-    """Probability that a correct rollout (reward 1) has a higher value than an incorrect one
-    (reward 0).
+    """Probability that a correct rollout (reward 1) has a higher value than an incorrect one (0).
 
     Ties count half, rollouts without a reward not at all. None unless there are correct and
     incorrect ones.

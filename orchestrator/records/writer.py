@@ -1,5 +1,4 @@
-"""Writing the run directory of a unit, so that any kill leaves either the last commit or the next
-one.
+"""Writes a unit's run directory, so that any kill leaves either the last commit or the next one.
 
 Rows are appended freely, and checkpoints and documents are written whole. All of it counts only
 from the next `commit` on, which replaces `state.json` in one step. Opening for writing takes back
@@ -23,6 +22,7 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.liveness.lease import Lease
 from orchestrator.records.files import (
+    compressed,
     file_sha256,
     give_usual_mode,
     pretty,
@@ -34,6 +34,7 @@ from orchestrator.records.files import (
 )
 from orchestrator.records.log import RunLog
 from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rollout_samples import FOLDER, RolloutSample, samples_name
 from orchestrator.records.rundir import (
     ATTEMPTS,
     CONFIG,
@@ -133,8 +134,7 @@ class RunWriter(RunReader):
         provenance: Callable[[], dict[str, Any]],
         models: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of
-        `attempts.jsonl`.
+        """Write `config.json` and `provenance.json` once, and a row of `attempts.jsonl`.
 
         `models` is what the unit is trained from. Raises UserError if what was committed was
         trained from others.
@@ -155,9 +155,7 @@ class RunWriter(RunReader):
         _append(self.path / ATTEMPTS, {"started": started} | now)
 
     def describe_data(self, counts: dict[str, Any]) -> None:
-        """Write `data.json` once: what the training data hold, what was left out, where the golds
-        come from.
-        """
+        """Write `data.json` once: training data, rows that were left out, origins of the golds."""
         if self.document(DATA) is None:
             self.write_document(DATA, counts)
         else:  # by an attempt that may have ended before its first commit
@@ -176,15 +174,23 @@ class RunWriter(RunReader):
 
     def write_document(self, name: str, value: Any) -> None:
         """Write `name`, a JSON file of its own, replacing what was there."""
-        text = pretty(_finite(value))
-        write_atomically(self.path / name, text)
-        self._documents[name] = hashlib.sha256(text.encode()).hexdigest()
+        self._write(name, pretty(_finite(value)).encode())
+
+    def write_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
+        """Write rollouts of a training step token by token, replacing those of a killed attempt."""
+        (self.path / FOLDER).mkdir(exist_ok=True)
+        lines = "".join(_line(vars(sample)) for sample in samples)
+        self._write(samples_name(step), compressed(lines))
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Replace a document; the next commit vouches for it."""
+        write_atomically(self.path / name, data)
+        self._documents[name] = hashlib.sha256(data).hexdigest()
 
     # --- checkpoints and commits ---
 
     def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
-        """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then
-        renamed.
+        """Make a checkpoint complete or not at all: `save` fills a scratch folder, then renamed.
 
         It counts from the next `commit` on. A kill leaves a `.tmp` folder before the rename, and
         after it a folder that `state.json` does not name; the next opening removes either, and the
@@ -278,9 +284,7 @@ class RunWriter(RunReader):
 
 
 class _CommittedPart:
-    """The committed first bytes of a log, with a running sha256, so that a commit reads only what
-    is new.
-    """
+    """The committed bytes of a log with a running sha256, so that a commit reads only new ones."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -332,9 +336,7 @@ def write_slice(
 def note_evaluation_error(
     run: RunReader, evaluation_id: str, step: int, reason: str, traceback: str = ""
 ) -> None:
-    """Say why samples of a checkpoint cannot be taken, beside its slices; no more are taken until
-    it is forgotten.
-    """
+    """Note why samples of a checkpoint cannot be taken; none are taken until the note is removed."""
     folder = run.evaluation_path(evaluation_id, step)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TRACEBACK, traceback, shared=True)

@@ -15,10 +15,10 @@ MEASURED = "collective.json"
 
 
 def add_up(rank: int, kind: str, backend: str, folder: str) -> None:
-    """Add up as process `rank` of two, on GPU `rank` if `kind` is cuda; the first writes bytes and
-    seconds.
+    """Add up as process `rank` of two, on GPU `rank` if `kind` is cuda.
 
-    Raises RuntimeError if the sum is wrong. NCCL has never been run.
+    The first process writes bytes and seconds. Raises RuntimeError if the sum is wrong. NCCL has
+    never been run.
     """
     device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
@@ -30,7 +30,7 @@ def add_up(rank: int, kind: str, backend: str, folder: str) -> None:
     torch.distributed.all_reduce(numbers)
     if not bool((numbers == 3).all()):
         raise RuntimeError(f"1 + 2 is {numbers.unique().tolist()[:4]} over {backend}")
-    seconds = []
+    seconds: list[float] = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         torch.distributed.all_reduce(numbers)

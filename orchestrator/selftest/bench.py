@@ -24,9 +24,9 @@ from orchestrator.models.checkpoints import lies_here
 from orchestrator.selection.study import Study
 from orchestrator.workers.placement import ranks
 
-MADE_TEACHER_LAYERS = (
-    4  # random weights, written quickly: the checks depend on vocabulary and widths
-)
+# Of a teacher with random weights, which is written quickly: the checks depend on vocabulary and
+# widths, not on depth.
+MADE_TEACHER_LAYERS = 4
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=64, ffn=128)
 SMALL_VOCABULARY = 512
 
@@ -35,11 +35,13 @@ SMALL_VOCABULARY = 512
 class Bench:
     """Plain data for the processes of the checks.
 
-    `declared` is the experiment's setup, and `setup` its version for the checks: a teacher that is
-    `made` here has fewer layers. `folders` holds the folders of student and teacher; in `folder`
-    the checks leave files for each other. A `small` bench has tiny models and needs no GPU. The
-    models of `experiment` itself lie in its `runs` folder, unless they were `made` for the bench.
-    `blends` says whether any trial asks the teacher while it decodes.
+    - `declared` is the experiment's setup, and `setup` its version for the checks: a teacher that
+      is `made` here has fewer layers.
+    - `folders` holds the folders of student and teacher. The models of `experiment` itself lie in
+      its `runs` folder, unless they were `made` for the bench.
+    - In `folder` the checks leave files for each other.
+    - A `small` bench has tiny models and needs no GPU.
+    - `blends` says whether any trial asks the teacher while it decodes.
     """
 
     name: str
@@ -57,18 +59,14 @@ class Bench:
     def job(self) -> Job:
         """Training of the pair as in a trial, by roles that take turns on their device."""
         placement = self.runtime.placement
-        student, teacher = (
-            ModelFolder(str(self.folders[owner])) for owner in ("student", "teacher")
-        )
-        on, over = Gpus.of(placement, "rollout"), ranks(placement, "learner")
         return Job(
             self.setup,
             self.runtime,
-            student,
-            teacher,
+            ModelFolder(str(self.folders["student"])),
+            ModelFolder(str(self.folders["teacher"])),
             steps=100,
-            ranks=over,
-            on=on,
+            ranks=ranks(placement, "learner"),
+            on=Gpus.of(placement, "rollout"),
             takes_turns=True,
         )
 
@@ -77,13 +75,10 @@ class Bench:
 
 
 def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
-    """The bench of an experiment's largest pair, on a GPU or on CPUs. The checks write files into
-    `folder`.
-    """
-    name, setup = max(study.experiment.setups.items(), key=lambda each: _size(each[1]))
-    blends = any(
-        needs_teacher(unit.method, unit.knobs, 0) for unit in study.units if unit.setup == name
-    )
+    """The bench of an experiment's largest pair, on a GPU or on CPUs; checks write into `folder`."""
+    name, setup = max(study.experiment.setups.items(), key=lambda item: _size(item[1]))
+    # Blending comes first in a trial, if at all, so that its first step tells.
+    blends = any(needs_teacher(unit.method, unit.knobs, 0) for unit in study.units_of(name))
     runtime = study.experiment.runtime
     if small:
         runtime = Runtime(
@@ -102,28 +97,28 @@ def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
             made.append(owner)
     if "teacher" in made and not small:
         layers = min(setup.teacher.shape.layers, MADE_TEACHER_LAYERS)
-        setup = replace(
-            setup, teacher=replace(setup.teacher, shape=replace(setup.teacher.shape, layers=layers))
-        )
+        shape = replace(setup.teacher.shape, layers=layers)
+        setup = replace(setup, teacher=replace(setup.teacher, shape=shape))
     return Bench(
-        name,
-        declared,
-        setup,
-        runtime,
-        folders,
-        tuple(made),
-        folder,
-        blends,
-        small,
-        study.experiment,
-        study.runs,
+        name=name,
+        declared=declared,
+        setup=setup,
+        runtime=runtime,
+        folders=folders,
+        made=tuple(made),
+        folder=folder,
+        blends=blends,
+        small=small,
+        experiment=study.experiment,
+        runs=study.runs,
     )
 
 
 def _size(setup: Setup) -> int:
     """Parameters of a pair."""
     size = setup.vocabulary.size
-    return sum(memory.parameters(model.shape, size) for model in (setup.student, setup.teacher))
+    student = memory.parameters(setup.student.shape, size)
+    return student + memory.parameters(setup.teacher.shape, size)
 
 
 def _small(setup: Setup, dtype: Dtype) -> Setup:

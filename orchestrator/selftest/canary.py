@@ -1,6 +1,4 @@
-"""Compares the canaries of trainer and sampler: log-probabilities of the same ids in the same
-weights.
-"""
+"""Compares the canaries of trainer and sampler: log p of the same ids in the same weights."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ LEARNER, SAMPLER = "learner", "sampler"
 
 
 def write_canary(bench: Bench, who: str, log_probs: Sequence[float]) -> None:
-    """Write the canary of `who`: its log-probabilities of the canary's ids in the student's first
-    weights.
-    """
+    """Write the canary of `who`: its log p of the canary's ids in the student's first weights."""
     content = json.dumps(canary(canary_ids(bench.setup), log_probs))
     (bench.folder / f"canary_of_{who}.json").write_text(content, encoding="utf-8")
 
@@ -31,7 +27,8 @@ def same_weights(bench: Bench) -> Found:
             return Found("skipped", f"the {who} did not come far enough to say anything of the ids")
         read[who] = json.loads(path.read_text(encoding="utf-8"))
     dtype = bench.setup.engine.dtype
-    apart, allowed = difference(read[LEARNER], read[SAMPLER]["log_probs"]), TOLERANCE[dtype]
+    apart = difference(read[LEARNER], read[SAMPLER]["log_probs"])
+    allowed = TOLERANCE[dtype]
     words = (
         f"{apart:.2g} nats apart on {len(read[LEARNER]['ids'])} ids, {allowed:g} allowed in {dtype}"
     )

@@ -1,6 +1,4 @@
-"""The checks of a GPU node in the order of their runs: cheap ones first, and each after the checks
-that it needs.
-"""
+"""Lists the checks of a GPU node: cheap ones first, and each after the checks that it needs."""
 
 from __future__ import annotations
 
@@ -39,7 +37,8 @@ CHECKS = (
         "offload",
         f"{_ROOM}.device:offload",
         120,
-        "the host's memory: enough of it, on the GPU's side of the board (numactl), in a PCIe slot of full width",
+        "the host's memory: enough of it, on the GPU's side of the board (numactl), "
+        "in a PCIe slot of full width",
         needs=("driver",),
     ),
     Check(
@@ -53,7 +52,8 @@ CHECKS = (
         "kernel",
         f"{_ROOM}.node:kernel",
         180,
-        "what the compiler says in the log; engine.sampler=torch compiles nothing, and takes far longer",
+        "what the compiler says in the log; "
+        "engine.sampler=torch compiles nothing, and takes far longer",
         needs=("driver", "compilers"),
     ),
     Check(
@@ -95,7 +95,8 @@ CHECKS = (
         "canary",
         f"{_ROOM}.canary:same_weights",
         60,
-        "do not begin a sweep: sampler and trainer disagree about the same weights, so every ratio would be wrong",
+        "do not begin a sweep: sampler and trainer disagree about the same weights, "
+        "so every ratio would be wrong",
     ),
     Check(
         "switch",

@@ -1,6 +1,4 @@
-"""Checks the compilers with which an engine builds its kernels, minutes after its start. Loads no
-torch.
-"""
+"""Checks the compilers with which an engine builds kernels while it runs. Loads no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from orchestrator.selftest.runner import Found
 
 
 def compilers(bench: Bench) -> Found:
-    """Check the compilers that the setup's sampler needs, if this machine has a GPU to compile for."""
+    """Check the compilers that the setup's sampler needs, if this machine has a GPU."""
     name = bench.setup.engine.sampler
     if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")
@@ -30,9 +28,10 @@ def compilers_here() -> Found:
     if not lines:
         home, kernels = toolchain.toolkit(os.environ), toolchain.kernel_cache(os.environ)
         return Found("ok", f"nvcc of {home}; compiled kernels are kept in {kernels}")
-    lacking, remedies = [], []
+    lacking: list[str] = []
+    remedies: list[str] = []
     for line in lines:
-        what, _, remedy = line.rpartition(": ")
-        lacking.append(what)
+        tool, _, remedy = line.rpartition(": ")
+        lacking.append(tool)
         remedies.append(remedy)
     return Found("fail", f"an engine on a GPU would lack {'; '.join(lacking)}", "; ".join(remedies))

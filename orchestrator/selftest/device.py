@@ -1,5 +1,4 @@
-"""Checks of a device: attention of packed sequences, memory to the host and back, and a sum over
-two GPUs.
+"""Checks a device: attention of packed sequences, memory to the host and back, a sum of two GPUs.
 
 On CPUs, for small benches, the same code runs without the kernels and the page-locked memory that
 only GPUs have.
@@ -29,21 +28,21 @@ from orchestrator.selftest.runner import Found
 
 PACKED = (5, 1, 64, 130)  # lengths of the sequences that attention is compared on
 HEADS, GROUPS, WIDTH = 8, 4, 128
-ALLOWED = {
-    torch.bfloat16: 0.03,
-    torch.float32: 1e-4,
-}  # numbers of 8 and 24 bits, rounded a few times on the way
+# Numbers of 8 and 24 bits, rounded a few times on the way.
+ALLOWED = {torch.bfloat16: 0.03, torch.float32: 1e-4}
 PIECE = 2**26  # numbers in one moved tensor
 SPARE = 1.25  # of the host's memory: page-locked pieces are rounded up
-SLOWEST_GB_S = {
-    "offload": 10.0,
-    "collective": 5.0,
-}  # half of what PCIe 4 gives; less is a wrong slot or node
+# Half the speed of PCIe 4; less means a wrong slot or node.
+SLOWEST_GB_S = {"offload": 10.0, "collective": 5.0}
+
+# Queries (N, heads, D), keys and values (N, groups, D).
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def attention(bench: Bench) -> Found:
-    """Compare attention of packed sequences with masked attention in float32, and gradients. Never
-    run on a GPU.
+    """Compare attention of packed sequences, and its gradients, with masked attention in float32.
+
+    Never run on a GPU.
     """
     device = best_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -52,47 +51,52 @@ def attention(bench: Bench) -> Found:
     bounds = torch.tensor([0, *accumulate(PACKED)], dtype=torch.int32, device=device)
 
     def packed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = (
-            each.transpose(0, 1)[None] for each in (query, key, value)
-        )  # heads first
-        return packed_attention(query, key, value, bounds, max(PACKED), None)[0]
+        return packed_attention(
+            _heads_first(query),
+            _heads_first(key),
+            _heads_first(value),
+            bounds,
+            max(PACKED),
+            None,
+        )[0]
 
-    difference, allowed = (
-        largest_difference(packed, masked_attention, device, dtype),
-        ALLOWED[dtype],
+    difference = largest_difference(packed, masked_attention, device, dtype)
+    allowed = ALLOWED[dtype]
+    words = (
+        f"packed sequences are at most {difference:.2g} apart from masked ones, "
+        f"{allowed:g} allowed in {dtype}"
     )
-    words = f"packed sequences are at most {difference:.2g} apart from masked ones, {allowed:g} allowed in {dtype}"
-    return Found(
-        "ok" if difference <= allowed else "fail", words, numbers={"difference": difference}
-    )
+    verdict = "ok" if difference <= allowed else "fail"
+    return Found(verdict, words, numbers={"difference": difference})
 
 
-Attention = Callable[
-    [Tensor, Tensor, Tensor], Tensor
-]  # queries (N, heads, D), keys and values (N, groups, D)
+def _heads_first(values: Tensor) -> Tensor:
+    """(N, heads, D) → (1, heads, N, D)."""
+    return values.transpose(0, 1)[None]
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention (N, heads, D) within each of the packed sequences, by one mask over all N
-    positions.
-    """
-    sequence = torch.repeat_interleave(torch.arange(len(PACKED)), torch.tensor(PACKED)).to(
-        query.device
-    )
+    """Causal attention (N, heads, D) within each packed sequence, by a mask over all N positions."""
+    sequence = torch.repeat_interleave(torch.arange(len(PACKED)), torch.tensor(PACKED))
+    sequence = sequence.to(query.device)
     mask = (sequence[:, None] == sequence[None]).tril()
-    query, key, value = (each.transpose(0, 1)[None] for each in (query, key, value))
-    output = scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    output = scaled_dot_product_attention(
+        _heads_first(query),
+        _heads_first(key),
+        _heads_first(value),
+        attn_mask=mask,
+        enable_gqa=True,
+    )
     return output[0].transpose(0, 1)
 
 
 def largest_difference(
     one: Attention, reference: Attention, device: torch.device, dtype: torch.dtype
 ) -> float:
-    """The largest difference of outputs and gradients between `one` in `dtype` and `reference` in
-    float32.
+    """The largest difference between `one` in `dtype` and `reference` in float32.
 
-    A difference counts as a share of 1 + the size of the number, so that rounding weighs the same
-    everywhere.
+    Outputs and gradients are compared. A difference counts as a share of 1 + the size of the
+    number, so that rounding weighs the same everywhere.
     """
     generator = torch.Generator().manual_seed(0)
     shapes = [(sum(PACKED), heads, WIDTH) for heads in (HEADS, GROUPS, GROUPS, HEADS)]
@@ -106,21 +110,26 @@ def largest_difference(
         (output * weight.to(precision)).sum().backward()
         return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
-    pairs = zip(outputs(one, dtype), outputs(reference, torch.float32), strict=True)
-    return max(
-        float(((here.float() - there).abs() / (1 + there.abs())).max()) for here, there in pairs
-    )
+    largest: list[Tensor] = []
+    for here, there in zip(outputs(one, dtype), outputs(reference, torch.float32), strict=True):
+        largest.append(((here.float() - there).abs() / (1 + there.abs())).max())
+    return float(torch.stack(largest).max())  # torch's maximum keeps a NaN, Python's may lose it
 
 
 def offload(bench: Bench) -> Found:
-    """Move a learner's state of the student's size to the host and back; twice, since the first
-    makes buffers.
+    """Move a learner's state of the student's size to the host and back.
+
+    On a GPU twice, since the first move makes the buffers.
     """
     device = best_device()
     count = parameters(bench.declared.student.shape, bench.declared.vocabulary.size)
-    needed, available = 3 * 4 * count * SPARE / GIB, available_gib()
+    needed = 3 * 4 * count * SPARE / GIB
+    available = available_gib()
     if available is not None and available < needed:
-        words = f"{available:.1f} GiB of the host's memory are available, a learner's state takes {needed:.1f}"
+        words = (
+            f"{available:.1f} GiB of the host's memory are available, "
+            f"a learner's state takes {needed:.1f}"
+        )
         return Found("fail", words, "more memory for this job (Slurm: --mem), or a smaller student")
     pieces = {}
     for start in range(0, count, PIECE):
@@ -137,22 +146,27 @@ def offload(bench: Bench) -> Found:
         adamw.state[piece] = state
     moved = Offload(pieces, adamw)
     sums = _sums(pieces, adamw)
-    first, out, back = _timed(moved.to_host), 0.0, _timed(moved.to_device)
+    first = _timed(moved.to_host)
+    back = _timed(moved.to_device)
+    out = first
     if device.type == "cuda":
-        out, back = _timed(moved.to_host), _timed(moved.to_device)
+        out = _timed(moved.to_host)
+        back = _timed(moved.to_device)
     if _sums(pieces, adamw) != sums:
         return Found(
             "fail",
             "the learner's state came back changed",
             "another node: its memory or its bus is broken",
         )
-    gib, speeds = 3 * 4 * count / GIB, {}
+    gib = 3 * 4 * count / GIB
     if device.type != "cuda":
         return Found(
             "ok", f"{gib:.2g} GiB came back as they were; without a GPU there is no speed to tell"
         )
-    for name, seconds in (("out_gb_s", out), ("back_gb_s", back)):
-        speeds[name] = 3 * 4 * count / seconds / 1e9
+    speeds = {
+        "out_gb_s": 3 * 4 * count / out / 1e9,
+        "back_gb_s": 3 * 4 * count / back / 1e9,
+    }
     words = f"{gib:.1f} GiB, {speeds['out_gb_s']:.0f} GB/s out and {speeds['back_gb_s']:.0f} back, "
     words += f"the first time in {first:.1f} s with its buffers"
     slow = min(speeds.values()) < SLOWEST_GB_S["offload"]
@@ -161,14 +175,11 @@ def offload(bench: Bench) -> Found:
 
 def _sums(pieces: dict[str, torch.nn.Parameter], adamw: torch.optim.AdamW) -> list[float]:
     """Sums of all parts of the state, which reveal a change anywhere."""
-    sums = []
+    sums: list[float] = []
     for piece in pieces.values():
-        for each in (
-            piece.detach(),
-            adamw.state[piece]["exp_avg"],
-            adamw.state[piece]["exp_avg_sq"],
-        ):
-            sums.append(float(each.double().sum()))
+        state = adamw.state[piece]
+        for part in (piece.detach(), state["exp_avg"], state["exp_avg_sq"]):
+            sums.append(float(part.double().sum()))
     return sums
 
 
@@ -199,17 +210,16 @@ def collective(bench: Bench) -> Found:
     backend = "nccl" if gpus else "gloo"
     os.environ |= {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"}
     context = multiprocessing.get_context("spawn")
-    both = [
-        context.Process(target=add_up, args=(rank, kind, backend, str(bench.folder)))
-        for rank in range(2)
-    ]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join()
-    codes = [process.exitcode for process in both]
-    if any(codes):
-        return Found("fail", f"{backend}: its processes ended with {codes[0]} and {codes[1]}")
+    arguments = (kind, backend, str(bench.folder))
+    first = context.Process(target=add_up, args=(0, *arguments))
+    second = context.Process(target=add_up, args=(1, *arguments))
+    first.start()
+    second.start()
+    first.join()
+    second.join()
+    if first.exitcode or second.exitcode:
+        codes = f"{first.exitcode} and {second.exitcode}"
+        return Found("fail", f"{backend}: its processes ended with {codes}")
     measured = json.loads((bench.folder / MEASURED).read_text(encoding="utf-8"))
     speed = measured["bytes"] / measured["seconds"] / 1e9
     words = f"two processes over {backend} agree, {speed:.3g} GB/s"

@@ -38,22 +38,26 @@ def check_endings(
     if not making.are_there(setup, runs):
         return f"{NOT_TRIED}: the models are not made yet"
     if needs_gpu(setup) and not (on_gpu and has_driver()):
-        return f"{NOT_TRIED}: the models need a GPU; trb doctor EXP.yaml on a machine with one tries it"
+        return (
+            f"{NOT_TRIED}: the models need a GPU; "
+            "trb doctor EXP.yaml on a machine with one tries it"
+        )
     from orchestrator.data.prompts import render
 
-    student, teacher = (
-        checkpoints.checkpoint_of(model, setup, runs) for model in (setup.student, setup.teacher)
-    )
+    student = checkpoints.checkpoint_of(setup.student, setup, runs)
+    teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
     tokenizer = tokenizer_of(setup, teacher.path)
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
     problems = load_benchmark(benchmark, experiment.data_dir, run)[:PROBLEMS]
     prompts = [render(problem.text, setup.prompt, tokenizer) for problem in problems]
     job = Job(setup, experiment.runtime, student, teacher, trains=False)
-    ended, limit = share_that_ends(job, prompts), _limit(setup)
+    ended = share_that_ends(job, prompts)
+    limit = _limit(setup)
     if ended < LEAST_SHARE:
         raise UserError(
-            f"{name}.teacher.eos: {setup.teacher.eos}: expected the id with which the teacher stops: "
-            f"{ended:.0%} of its answers end within {limit:,} tokens, at least {LEAST_SHARE:.0%} should"
+            f"{name}.teacher.eos: {setup.teacher.eos}: expected the id with which the teacher "
+            f"stops: {ended:.0%} of its answers end within {limit:,} tokens, at least "
+            f"{LEAST_SHARE:.0%} should"
         )
     return f"{ended:.0%} of the teacher's answers end within {limit:,} tokens"
 
@@ -65,10 +69,9 @@ def share_that_ends(job: Job, prompts: Sequence[tuple[int, ...]]) -> float:
     from orchestrator.policy.spec import Student
     from orchestrator.rollouts import Request
 
-    requests = [
-        Request(ids, SequenceKey(Purpose.CONTINUATION, 0, 0, index, 0))
-        for index, ids in enumerate(prompts)
-    ]
+    requests: list[Request] = []
+    for index, ids in enumerate(prompts):
+        requests.append(Request(ids, SequenceKey(Purpose.CONTINUATION, 0, 0, index, 0)))
     engine = TorchEngine(job)
     answering = engine.sampler("teacher")
     answering.start(teacher=False)

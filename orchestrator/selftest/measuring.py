@@ -1,6 +1,4 @@
-"""The tasks of the processes of `trb calibrate`, and the file of their measurements. Loads no
-torch.
-"""
+"""The tasks of `trb calibrate`'s processes, and the file of their measurements. Loads no torch."""
 
 from __future__ import annotations
 
@@ -39,15 +37,18 @@ class Measuring:
 
 
 def add_row(path: Path, card: Card, row: CalibrationRow, before: Sequence[CalibrationRow]) -> None:
-    """Add a row to a card's file. Earlier rows of its kind stay only if this process wrote them
-    (`before`).
+    """Add a row to a card's file.
+
+    Earlier rows of its kind stay only if this process wrote them (`before`): a new calibration
+    replaces an old one.
     """
-    kept = []
+    kept: list[CalibrationRow] = []
     for calibration in read_calibrations(path.parent.parent):
-        if calibration.card == card:
-            kept += [
-                each for each in calibration.rows if each in before or not _same_kind(each, row)
-            ]
+        if calibration.card != card:
+            continue
+        for earlier in calibration.rows:
+            if earlier in before or not _same_kind(earlier, row):
+                kept.append(earlier)
     write_rows(path, card, [*kept, row])
 
 

@@ -1,5 +1,4 @@
-"""Checks of the machine itself: driver, compilers, the card's free memory and its holders, one
-compiled kernel.
+"""Checks the machine itself: driver, the card's free memory and its holders, a compiled kernel.
 
 Only a small bench runs without a GPU. The other checks then report that, and the kernel is built
 for an H100 but not run.
@@ -29,38 +28,41 @@ from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 
-OLDEST_DRIVER = {
-    13: 580,
-    12: 525,
-}  # by CUDA major version, from NVIDIA's table of minor version compatibility
+# By CUDA's major version, from NVIDIA's table of minor version compatibility.
+OLDEST_DRIVER = {13: 580, 12: 525}
 CONTEXT_GIB = 1.0  # a generous bound for a process that has opened the GPU and holds nothing there
 HELD_SHARE = 0.02  # of the card: other processes may hold no more
 HOPPER = (9, 0)  # the architecture that a kernel is built for without a GPU
 
 
 def driver(bench: Bench) -> Found:
-    """Check that the driver knows torch's CUDA, and that torch sees as many GPUs as a trial asks
-    for.
-    """
+    """Check that the driver knows torch's CUDA, and that torch sees as many GPUs as a trial needs."""
     if not has_driver() and bench.small:
         return Found("skipped", "no NVIDIA driver here")
-    version, knows, wants = driver_version(), driver_cuda(), torch.version.cuda
+    version = driver_version()
+    knows = driver_cuda()
+    wants = torch.version.cuda
     if wants is None:
         return Found(
             "fail", f"torch {torch.__version__} is a build without CUDA", "make setup TORCH=cuda"
         )
-    newer = f"NVIDIA driver {OLDEST_DRIVER.get(int(wants.split('.')[0]), 'of this CUDA')} or newer on this machine"
-    words = f"driver {version or 'of an unknown version'}, which knows CUDA {knows or '?'}; torch wants {wants}"
-    if knows is not None and int(knows.split(".")[0]) < int(wants.split(".")[0]):
+    major = int(wants.split(".")[0])
+    newer = f"NVIDIA driver {OLDEST_DRIVER.get(major, 'of this CUDA')} or newer on this machine"
+    words = (
+        f"driver {version or 'of an unknown version'}, which knows CUDA {knows or '?'}; "
+        f"torch wants {wants}"
+    )
+    if knows is not None and int(knows.split(".")[0]) < major:
         return Found("fail", words, newer)
-    here, asked = torch.cuda.device_count(), bench.runtime.placement.gpus
+    here = torch.cuda.device_count()
+    asked = bench.runtime.placement.gpus
     if here == 0:
+        words += "; torch sees no GPU"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        change = (
-            newer if visible is None else "CUDA_VISIBLE_DEVICES, which hides GPUs from this process"
-        )
-        shown = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible!r}"
-        return Found("fail", f"{words}; torch sees no GPU{shown}", change)
+        if visible is None:
+            return Found("fail", words, newer)
+        words += f"; CUDA_VISIBLE_DEVICES={visible!r}"
+        return Found("fail", words, "CUDA_VISIBLE_DEVICES, which hides GPUs from this process")
     words += f"; {here} × {torch.cuda.get_device_name()}"
     if asked > here:
         return Found(
@@ -74,10 +76,9 @@ def driver(bench: Bench) -> Found:
 def driver_version() -> str | None:
     """The version of the kernel's NVIDIA module, for example `580.65.06`."""
     with suppress(OSError):
-        found = re.search(
-            r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8", errors="replace")
-        )
-        return found and found[0]
+        text = DRIVER.read_text(encoding="utf-8", errors="replace")
+        version = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+        return version and version[0]
     return None
 
 
@@ -92,16 +93,16 @@ def driver_cuda() -> str | None:
 
 def kernel(bench: Bench) -> Found:
     """Build one of SGLang's kernels anew, and run it if a GPU is here."""
-    name, gpu = bench.setup.engine.sampler, torch.cuda.is_available()
+    name = bench.setup.engine.sampler
+    gpu = torch.cuda.is_available()
     if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")
     if not gpu and toolchain.missing(os.environ):
         return Found("skipped", "no compilers here, and no GPU that would need them")
     require("engine.sampler", name)
-    os.environ |= toolchain.environment(os.environ)  # as in an engine's process, except its cache,
-    os.environ["SGLANG_JIT_CACHE_DIR"] = str(
-        bench.folder / "kernels"
-    )  # which may hold the kernel already
+    # As in an engine's process, except for the cache, which may hold the kernel already.
+    os.environ |= toolchain.environment(os.environ)
+    os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")
     from orchestrator.engines.sglang import private
     from orchestrator.engines.sglang.one_kernel import build_one_kernel
 
@@ -123,15 +124,12 @@ def memory(bench: Bench) -> Found:
     card = card_gib()
     if card is None:
         return Found("skipped", "no GPU here")
-    return held_by_others(
-        card, free_gib(), [holder for holder in holders() if holder.pid != os.getpid()]
-    )
+    others = [holder for holder in holders() if holder.pid != os.getpid()]
+    return held_by_others(card, free_gib(), others)
 
 
 def held_by_others(card: float, free: float, others: Sequence[MemoryHolder]) -> Found:
-    """The finding about a card with `free` GiB free: other processes and this one's context hold
-    the rest.
-    """
+    """The finding about a card with `free` GiB free beside this process's context and others."""
     numbers = {"total_gib": card, "free_gib": free}
     words = f"{card:.1f} GiB, {free:.1f} of it free"
     if others:

@@ -1,4 +1,4 @@
-"""Checks of the pair: its models exist, and an update at full length works."""
+"""Checks the pair: its models exist, and an update at full length works."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from orchestrator.selftest.usage import UsageWatch, gauge_here, measured_beside
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
-STAYING = (
-    "student",
-    "teacher",
-)  # parts of the budget that sampler and scorer keep while the student learns
+# Parts of the budget that sampler and scorer keep while the student learns.
+STAYING = ("student", "teacher")
 UPDATES = 3  # the first sets up buffers and kernels for the others
 
 
@@ -34,7 +32,8 @@ def models(bench: Bench) -> Found:
     """Check the folders of student and teacher; write missing models with random weights."""
     from orchestrator.models.random_weights import write_random_model
 
-    words, wanted = [], 0.0
+    words: list[str] = []
+    wanted = 0.0
     for owner in bench.made:
         wanted += memory.decoder(bench.model(owner), bench.setup).weight_bytes / GIB
     free = shutil.disk_usage(bench.folder).free / GIB
@@ -61,24 +60,24 @@ def models(bench: Bench) -> Found:
 
 
 def learner(bench: Bench) -> Found:
-    """Time updates on a micro-batch of full length, with the GPU memory that other roles hold
-    meanwhile taken.
-    """
+    """Time updates on a micro-batch of full length, beside as much memory as other roles hold."""
     setup = bench.setup
     require("engine.trainer", setup.engine.trainer)
-    engine, gauge = open_engine(setup.engine.trainer, bench.job()), gauge_here()
+    engine = open_engine(setup.engine.trainer, bench.job())
+    gauge = gauge_here()
     declared = replace(bench.job(), setup=bench.declared)  # with the whole teacher
-    budget, held = granted(declared, "learning"), None
+    budget = granted(declared, "learning")
+    held = None  # in place of the memory of sampler and scorer
     if budget is not None:
         others = sum(budget.parts.get(name, 0.0) for name in STAYING)
         held = torch.empty(int(others * GIB), dtype=torch.uint8, device="cuda")
     trainer = engine.trainer()
     write_canary(bench, LEARNER, trainer.log_probs(canary_ids(setup)))
     rollouts, scores = full_length(bench, pass_tokens(declared, "learning"))
-    tokens = sum(len(request.prompt_ids) for request in rollouts.requests) + int(
-        rollouts.lengths_B.sum()
-    )
-    taken, row = [], {}
+    tokens = int(rollouts.lengths_B.sum())
+    tokens += sum(len(request.prompt_ids) for request in rollouts.requests)
+    taken: list[float] = []
+    row: dict[str, float] = {}
     with UsageWatch(gauge) as watch:
         for step in range(UPDATES):
             began = time.monotonic()
@@ -86,7 +85,8 @@ def learner(bench: Bench) -> Found:
             taken.append(time.monotonic() - began)
     engine.close()
     del held
-    seconds, rows = statistics.median(taken[1:]), len(rollouts.requests)
+    seconds = statistics.median(taken[1:])
+    rows = len(rollouts.requests)
     words = (
         f"{rows} × {tokens // rows:,} tokens in {seconds:.2g} s ({tokens / seconds:,.0f} tokens/s)"
     )
@@ -97,13 +97,14 @@ def learner(bench: Bench) -> Found:
 
 
 def full_length(bench: Bench, tokens: int) -> tuple[Rollouts, TeacherScores]:
-    """Make up rollouts of full length, as many as `tokens` hold but at least one, with a teacher's
-    scores.
-    """
-    setup, generator = bench.setup, torch.Generator().manual_seed(0)
-    prompt, response = setup.training.max_prompt_tokens, setup.training.max_response_tokens
+    """Make up rollouts of full length with a teacher's scores, one or as many as `tokens` hold."""
+    setup = bench.setup
+    generator = torch.Generator().manual_seed(0)
+    prompt = setup.training.max_prompt_tokens
+    response = setup.training.max_response_tokens
     rows = max(1, tokens // (prompt + response))
-    shape, size = (rows, response), support_size(setup)
+    shape = (rows, response)
+    size = support_size(setup)
     asked = requests(bench, (prompt,) * rows)
     # Ids of a support differ, so each support is a range of ids, which wraps around at the end.
     first = torch.randint(setup.vocabulary.valid, (*shape, 1), generator=generator)

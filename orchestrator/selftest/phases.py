@@ -1,5 +1,4 @@
-"""The phases of `trb calibrate`: pieces of the plan's work, in the engines that a trial and an
-evaluator open.
+"""The phases of `trb calibrate`: pieces of the plan's work, in the engines of a sweep.
 
 Each function runs in a process of its own (`runner`) and writes a row as soon as it has one. It
 begins with little work, and increases the work until two more pieces of the same size fill its
@@ -17,6 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -36,9 +36,8 @@ from orchestrator.selftest.runner import Found
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
-FIRST_TOKENS = (
-    8  # of each response: their time contains all earlier work, above all reading the prompts
-)
+# Of each response: their time contains all earlier work, above all reading the prompts.
+FIRST_TOKENS = 8
 FIRST_SIZES = {"tokens": 32, "responses": 8}
 GROWTH = 4
 TWICE = 2.2  # times the seconds of a measurement, to do it twice
@@ -59,9 +58,7 @@ def card(_: None) -> Found:
 
 
 def decoding(asked: Measuring) -> Found:
-    """Time the student alone, as in a trial's steps; then passing weights to it, and moving the
-    learner's state.
-    """
+    """Time the student alone, as in a trial's steps, then the passing of weights to it."""
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     engine = open_engine(setup.engine.sampler, asked.job)
@@ -71,43 +68,34 @@ def decoding(asked: Measuring) -> Found:
     rows = min(costs.rows(lengths, "decoding"), sequences_per_step(setup.training))
     work = DecodingPhase(asked, notes, PLAIN, sampler, rows, lengths)
     work.measure(Student(), support_size(setup), began + OF_DECODING * asked.seconds)
-    same = setup.engine.trainer == setup.engine.sampler  # roles of one engine share its models
-    _change_weights(
-        asked, notes, sampler, engine if same else open_engine(setup.engine.trainer, asked.job)
-    )
+    if setup.engine.trainer != setup.engine.sampler:  # else both roles share the engine's models
+        engine = open_engine(setup.engine.trainer, asked.job)
+    _change_weights(asked, notes, sampler, engine)
     return notes.found()
 
 
 def blending(asked: Measuring) -> Found:
-    """Time student and teacher, as in the steps of each method that asks the teacher while it
-    decodes.
-    """
+    """Time student and teacher, as in the steps of each method that blends."""
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
-    sampler = open_engine(
-        sampler_of(setup.engine.sampler, teacher_decodes=True), asked.job
-    ).sampler()
+    name = sampler_of(setup.engine.sampler, teacher_decodes=True)
+    sampler = open_engine(name, asked.job).sampler()
     sampler.start(teacher=True)
     lengths = costs.training_lengths("mid")
     rows = min(costs.rows(lengths, "blending"), sequences_per_step(setup.training))
     work = DecodingPhase(asked, notes, BLENDED, sampler, rows, lengths)
     for number, behavior in enumerate(asked.behaviors, 1):
-        work.measure(
-            behavior, support_size(setup), began + asked.seconds * number / len(asked.behaviors)
-        )
+        deadline = began + asked.seconds * number / len(asked.behaviors)
+        work.measure(behavior, support_size(setup), deadline)
     return notes.found()
 
 
 def evaluating(asked: Measuring) -> Found:
-    """Time the student in an evaluator, which has a GPU to itself, with as many responses as the
-    GPU holds.
-    """
+    """Time the student in an evaluator, with as many responses as its own GPU holds."""
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
-    job = asked.job
-    sampler = open_engine(
-        setup.engine.sampler, Job(setup, job.runtime, job.initial, trains=False)
-    ).sampler()
+    job = Job(setup, asked.job.runtime, asked.job.initial, trains=False)
+    sampler = open_engine(setup.engine.sampler, job).sampler()
     sampler.start(teacher=False)
     lengths = costs.evaluation_lengths(next(iter(setup.evaluation.benchmarks)), "mid")
     rows = min(costs.rows(lengths, "evaluating"), job.runtime.slice_responses)
@@ -130,7 +118,8 @@ class DecodingPhase:
 
     def measure(self, behavior: Behavior, support: int, deadline: float) -> None:
         """Write rows for more and more tokens after contexts of the expected length."""
-        setup, limit = self.asked.bench.setup, self.lengths.limit
+        setup = self.asked.bench.setup
+        limit = self.lengths.limit
         context = setup.training.max_prompt_tokens + limit
         prompt = max(1, min(round(self.lengths.context), context // 2))
         if not RATES[setup.engine.sampler].continuous:
@@ -140,7 +129,8 @@ class DecodingPhase:
         asked_for = requests(self.asked, [prompt] * self.rows)
 
         def sampled(tokens: int) -> tuple[float, int]:
-            count, began = 0, time.monotonic()
+            count = 0
+            began = time.monotonic()
             for part in self.sampler.sample(asked_for, behavior, Limits(tokens, support)):
                 count += int(part.lengths_B.sum())
             return time.monotonic() - began, count
@@ -164,17 +154,18 @@ class DecodingPhase:
 
 
 def _change_weights(asked: Measuring, notes: Notes, sampler: Sampler, engine: Engine) -> None:
-    """Time weights from learner to sampler and, if roles take turns, the learner's state to the GPU
-    and back.
+    """Time weights from learner to sampler.
+
+    If roles take turns, also time the learner's state to the GPU and back.
     """
-    trainer, setup = engine.trainer(), asked.bench.setup
+    trainer = engine.trainer()
+    setup = asked.bench.setup
     rollouts, scores = made_up(asked, 1)
-    trainer.step(
-        rollouts, scores, Objective(setup.training.objective), 0
-    )  # creates the optimizer's moments
+    # The first update creates the optimizer's moments, which are moved with the weights.
+    trainer.step(rollouts, scores, Objective(setup.training.objective), 0)
     ids = canary_ids(setup)
     for step in range(CHANGES + 1):
-        parts = {}
+        parts: dict[str, Any] = {}
         if asked.job.takes_turns:
             parts["offload"] = seconds_of(lambda: trainer.log_probs(ids))
         began = time.monotonic()
@@ -197,23 +188,25 @@ def scoring(asked: Measuring) -> Found:
 
 
 def learning(asked: Measuring) -> Found:
-    """Time updates of the student on responses of the lengths that a plan expects; its state stays
-    on the GPU.
-    """
+    """Time updates of the student on responses of the planned lengths, its state on the GPU."""
     setup = asked.bench.setup
     trainer = open_engine(setup.engine.trainer, replace(asked.job, takes_turns=False)).trainer()
     goal = Objective(setup.training.objective)
-    return _batches(
-        asked, LEARN, lambda rollouts, scores, step: trainer.step(rollouts, scores, goal, step)
-    )
+
+    def update(rollouts: Rollouts, scores: TeacherScores, step: int) -> object:
+        return trainer.step(rollouts, scores, goal, step)
+
+    return _batches(asked, LEARN, update)
 
 
 def _batches(
     asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores, int], object]
 ) -> Found:
     """Write rows for `work` on more and more responses, up to as many as a training step has."""
-    notes, most = Notes(asked), sequences_per_step(asked.bench.setup.training)
-    first, deadline = min(FIRST_SIZES["responses"], most), time.monotonic() + asked.seconds
+    notes = Notes(asked)
+    most = sequences_per_step(asked.bench.setup.training)
+    first = min(FIRST_SIZES["responses"], most)
+    deadline = time.monotonic() + asked.seconds
     work(*made_up(asked, first), 0)  # sets up buffers and kernels for the later calls
     for step, size in enumerate(sizes(first, most, deadline), 1):
         rollouts, scores = made_up(asked, size)
@@ -227,10 +220,12 @@ def _batches(
 
 
 def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
-    """Yield sizes of work, each done before the next: growing to a size that fits twice, then that
-    size again.
+    """Yield sizes of work, each done before the next is chosen.
+
+    They grow to a size that fits twice into the time left, and end with that size again.
     """
-    size, again = first, False
+    size = first
+    again = False
     while True:
         began = time.monotonic()
         yield size
@@ -246,25 +241,26 @@ def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
 
 
 def requests(asked: Measuring, prompts: list[int]) -> list[Request]:
-    """Make a request for each length, with a prompt of made-up ids; none of the ids ends a
-    response.
-    """
-    setup, made = asked.bench.setup, random.Random(0)
+    """Make a request for each length, with a prompt of made-up ids that end no response."""
+    setup = asked.bench.setup
+    rng = random.Random(0)
     ends = {setup.student.eos, setup.teacher.eos}
     ordinary = [token for token in range(setup.vocabulary.valid) if token not in ends]
-    found = []
+    made: list[Request] = []
     for row, length in enumerate(prompts):
         key = SequenceKey(Purpose.EVALUATION, 0, 0, row, 0)
-        found.append(Request(tuple(made.choices(ordinary, k=length)), key))
-    return found
+        made.append(Request(tuple(rng.choices(ordinary, k=length)), key))
+    return made
 
 
 def made_up(asked: Measuring, responses: int) -> tuple[Rollouts, TeacherScores]:
     """Make up finished rollouts of the lengths that a plan expects, with a teacher's scores."""
-    setup, generator = asked.bench.setup, torch.Generator().manual_seed(0)
+    setup = asked.bench.setup
+    generator = torch.Generator().manual_seed(0)
     lengths = asked.costs.training_lengths("mid")
     spread = lengths.spread(responses)
-    shape, size = (responses, max(spread)), support_size(setup)
+    shape = (responses, max(spread))
+    size = support_size(setup)
     # Ids of a support differ, so each support is a range of ids, which wraps around at the end.
     place = torch.randint(setup.vocabulary.valid, (*shape, 1), generator=generator)
     support = (place + torch.arange(size)) % setup.vocabulary.valid
@@ -312,9 +308,7 @@ class Notes:
         tokens: float = 0.0,
         **about: object,
     ) -> None:
-        """Write a row of the setup's models and engines; the first replaces all rows of earlier
-        calibrations.
-        """
+        """Write a row of the setup's models and engines; the first replaces earlier calibrations."""
         bench = self._asked.bench
         engine = bench.setup.engine
         row = CalibrationRow(
@@ -336,9 +330,7 @@ class Notes:
         print(row, flush=True)
 
     def found(self) -> Found:
-        """Tokens a second of the longest measurement, and its seconds as a multiple of the planned
-        ones.
-        """
+        """Tokens per second of the longest measurement, and its seconds beside the planned ones."""
         rows = [row for row in self._rows if row.key != PASSING]
         if not rows:
             return Found(
@@ -352,10 +344,16 @@ class Notes:
         )
         passing = [row.seconds for row in self._rows if row.key == PASSING]
         if passing:
-            words += f"; weights and learner's state passed on in {min(passing):.2g} to {max(passing):.2g} s"
+            words += (
+                f"; weights and learner's state passed on in {min(passing):.2g} to "
+                f"{max(passing):.2g} s"
+            )
         return Found("ok", words, numbers={"tokens_per_s": rate, "measured_to_assumed": ratio})
 
 
 def _versions(*engines: str) -> dict[str, str]:
-    packages = ["torch", *(package for engine in engines for package in ENGINES[engine].packages)]
-    return {package: importlib.metadata.version(package) for package in packages}
+    versions = {"torch": importlib.metadata.version("torch")}
+    for engine in engines:
+        for package in ENGINES[engine].packages:
+            versions[package] = importlib.metadata.version(package)
+    return versions

@@ -21,7 +21,7 @@ STANDS_AT = 0.9  # share of its limit after which a check prints tracebacks
 
 
 def run_check(call: tuple[str, Any, float], parent: Parent) -> None:
-    """Make a check and send its finding, whatever happens in it."""
+    """Make a check and send its finding, also if an error ends it."""
     function, subject, limit_s = call
     print(f"{function}, at most {limit_s:g} s", flush=True)
     faulthandler.dump_traceback_later(STANDS_AT * limit_s)

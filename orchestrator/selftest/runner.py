@@ -29,8 +29,7 @@ KILLED_WITHIN_S = 20.0  # a GPU's driver may keep a killed process for some seco
 
 @dataclass(frozen=True)
 class Found:
-    """The finding of a check in one line; `change` is the remedy, `numbers` are GiB, seconds and
-    the like.
+    """The finding of a check in one line, with its remedy (`change`) and its `numbers`.
 
     `skipped`: the check says nothing about this machine, for the reason in `detail`.
     """
@@ -43,8 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `function`, as `module:name`, is called with the subject of all checks and returns
-    a `Found`.
+    """One check: `function`, as `module:name`, takes the subject of all checks, returns `Found`.
 
     It is skipped if one of `needs`, earlier checks, has failed. `remedy` is shown if the check
     fails or warns without a remedy of its own.
@@ -93,7 +91,8 @@ def _run(check: Check, subject: Any, log: Path) -> Outcome:
     """Run one check to its end or to its limit."""
     began = time.monotonic()
     family: set[Process] = set()
-    found, late = None, False
+    found = None
+    late = False
     with log.open("wb+") as output:
         child = Child(MODULE, check.name, {"PYTHONUNBUFFERED": "1"}, output)
         try:
@@ -157,11 +156,9 @@ def _end(child: Child, family: set[Process]) -> list[int]:
 def _died(code: int | None, log: Path) -> Found:
     """The finding about a check whose process ended without an answer."""
     how = f"code {code}" if code is None or code >= 0 else signal.Signals(-code).name
-    change = (
-        "look for `Out of memory` in dmesg: the host's memory may be too small"
-        if how == "SIGKILL"
-        else ""
-    )
+    change = ""
+    if how == "SIGKILL":  # the runner itself kills only at the limit, so that the kernel did it
+        change = "look for `Out of memory` in dmesg: the host's memory may be too small"
     return Found("fail", f"its process died with {how}{_last_line(log)}", change)
 
 

@@ -1,6 +1,4 @@
-"""Checks of the engine that samples: it starts, gives memory back and takes it again, and changes
-its kind.
-"""
+"""Checks the engine that samples: its start, its memory between calls, the end of a warmup."""
 
 from __future__ import annotations
 
@@ -31,23 +29,27 @@ from orchestrator.workers.generation import support_size
 
 NEW_TOKENS = 32
 EPSILON = 0.01  # nats; the middle of the paper's budgets
-SLACK_GIB = 0.5  # above the use before, since other programs may take some; any more counts as not given back
+# Above the use before, since other programs may take some. More counts as not given back.
+SLACK_GIB = 0.5
 BACK_WITHIN_S = 60.0
 LEAST_CACHE_GIB = 1.0  # of a GPU's KV cache: less than that is noise
 
 
 def sampler(bench: Bench) -> Found:
-    """Check the plain engine: two prompts, cache given back, weights loaded, cache taken again, two
-    prompts, end.
+    """Check the plain engine by two calls of two prompts, with weights loaded between them.
+
+    The engine must give its cache back after each call, and all memory at its end.
     """
     name = bench.setup.engine.sampler
     require("engine.sampler", name)
-    engine, gauge = open_engine(name, bench.job()), gauge_here()
-    before, began = gauge(), time.monotonic()
+    engine = open_engine(name, bench.job())
+    gauge = gauge_here()
+    before = gauge()
+    began = time.monotonic()
     student = engine.sampler()
     student.start(teacher=False)
     numbers = {"start_s": time.monotonic() - began}
-    given_back = []
+    given_back: list[float] = []
     with UsageWatch(gauge) as whole:
         for call in range(2):
             began = time.monotonic()
@@ -59,9 +61,8 @@ def sampler(bench: Bench) -> Found:
     engine.close()
     del student, engine
     words = f"{name} up in {numbers['start_s']:.0f} s; two prompts, weights put in, two prompts"
-    if (
-        torch.cuda.is_available() and ENGINES[name].pooled
-    ):  # on CPUs the cache is only marked as given back
+    # On CPUs the engine only marks the cache as given back.
+    if torch.cuda.is_available() and ENGINES[name].pooled:
         numbers["given_back_gib"] = min(given_back)
         words += f"; {min(given_back):.1f} GiB given back after each two"
         if min(given_back) < LEAST_CACHE_GIB:
@@ -71,14 +72,13 @@ def sampler(bench: Bench) -> Found:
 
 
 def switch(bench: Bench) -> Found:
-    """Check the end of a warmup: memory before and while blending, in between, and with the student
-    alone.
-    """
+    """Check the end of a warmup: memory before and while blending, between, and with one model."""
     if not bench.blends:
         return Found("skipped", "no method of this experiment asks the teacher while it decodes")
     name = sampler_of(bench.setup.engine.sampler, teacher_decodes=True)
     require("engine.sampler", name)
-    engine, gauge = open_engine(name, bench.job()), gauge_here()
+    engine = open_engine(name, bench.job())
+    gauge = gauge_here()
     before = gauge()
     student = engine.sampler()
     student.start(teacher=True)
@@ -89,8 +89,10 @@ def switch(bench: Bench) -> Found:
     after = gauge()
     engine.close()
     del student, engine
-    words = f"{before:.1f} GiB used before, {blending.peak_gib:.1f} while blending, {changing.lowest_gib:.1f} between, "
-    words += f"{after:.1f} with the student alone"
+    words = (
+        f"{before:.1f} GiB used before, {blending.peak_gib:.1f} while blending, "
+        f"{changing.lowest_gib:.1f} between, {after:.1f} with the student alone"
+    )
     numbers = {
         "before_gib": before,
         "blending_gib": blending.peak_gib,
@@ -109,13 +111,10 @@ def switch(bench: Bench) -> Found:
 
 
 def _two_prompts(student: Sampler, bench: Bench, behavior: Behavior) -> None:
-    """Continue a long and a short prompt by some tokens. Raises RuntimeError if the answers are
-    unsound.
-    """
-    longest = bench.setup.training.max_prompt_tokens
-    limits = Limits(
-        min(NEW_TOKENS, bench.setup.training.max_response_tokens), support_size(bench.setup)
-    )
+    """Continue a long and a short prompt by some tokens. Raises RuntimeError for unsound answers."""
+    training = bench.setup.training
+    longest = training.max_prompt_tokens
+    limits = Limits(min(NEW_TOKENS, training.max_response_tokens), support_size(bench.setup))
     asked = requests(bench, (longest, max(1, longest // 4)))
     sampled = concatenate(list(student.sample(asked, behavior, limits)))
     log_probs = torch.cat(
@@ -123,7 +122,8 @@ def _two_prompts(student: Sampler, bench: Bench, behavior: Behavior) -> None:
     )
     if len(sampled.requests) != len(asked) or not bool(torch.isfinite(log_probs).all()):
         raise RuntimeError(
-            f"{len(sampled.requests)} answers to {len(asked)} prompts, log-probabilities {log_probs}"
+            f"{len(sampled.requests)} answers to {len(asked)} prompts, "
+            f"log-probabilities {log_probs}"
         )
 
 

@@ -1,7 +1,7 @@
-"""Measures what the sweep's prompt costs the teacher, beside the teacher's own chat template.
+"""Measures the cost of the sweep's prompt to the teacher, beside the teacher's own chat template.
 
-A teacher that is asked in foreign words answers as if it were off its path: its log-probabilities
-sink, and with them every target of the student. No loss shows that. Elsewhere such a mismatch cost
+A teacher that gets prompts unlike those of its training answers worse: its log-probabilities sink,
+and with them every target of the student. No loss shows that. Elsewhere such a mismatch cost
 0.29 nats a token and a failed reproduction (tinker-cookbook, issue 796).
 """
 
@@ -30,7 +30,7 @@ PLAIN = PromptTemplate(kind="plain")
 
 
 def own_template(setup: Setup) -> PromptTemplate:
-    """The words in which the teacher was trained to be asked.
+    """The prompt template with which the teacher was trained.
 
     A made teacher learned plain problems. Any other has a chat template, if its tokenizer has one;
     the system message and thinking are the setup's choice and no mismatch.
@@ -59,7 +59,10 @@ def check_template(
     if not making.are_there(setup, runs):
         return f"{NOT_TRIED}: the models are not made yet"
     if needs_gpu(setup) and not (on_gpu and has_driver()):
-        return f"{NOT_TRIED}: the models need a GPU; trb doctor EXP.yaml on a machine with one tries it"
+        return (
+            f"{NOT_TRIED}: the models need a GPU; "
+            "trb doctor EXP.yaml on a machine with one tries it"
+        )
     teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
     if setup.teacher.recipe is None and not has_chat_template(Path(teacher.path)):
         return "the teacher has no chat template of its own"
@@ -73,7 +76,7 @@ def check_template(
 
 
 def has_chat_template(folder: Path) -> bool:
-    """Whether a model's folder holds a chat template; read without transformers, which takes seconds."""
+    """Whether a model's folder holds a chat template. Needs no transformers, which takes seconds."""
     if (folder / "chat_template.jinja").exists():
         return True
     config = folder / "tokenizer_config.json"
@@ -83,22 +86,22 @@ def has_chat_template(folder: Path) -> bool:
 
 
 def nats_apart(setup: Setup, experiment: Experiment, runs: Path) -> float:
-    """By how many nats a token the teacher's greedy answers are likelier under its own template."""
+    """Nats per token by which the teacher's greedy answers are likelier under its own template."""
     from orchestrator.data.prompts import render
     from orchestrator.engines.common.store import ModelStore
 
-    folders = [checkpoints.checkpoint_of(m, setup, runs) for m in (setup.student, setup.teacher)]
-    tokenizer = tokenizer_of(setup, folders[1].path)
+    student = checkpoints.checkpoint_of(setup.student, setup, runs)
+    teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
+    tokenizer = tokenizer_of(setup, teacher.path)
     own = own_template(setup)
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
-    store = ModelStore(Job(setup, experiment.runtime, folders[0], folders[1], trains=False))
+    store = ModelStore(Job(setup, experiment.runtime, student, teacher, trains=False))
     lost = counted = 0.0
     for problem in load_benchmark(benchmark, experiment.data_dir, run)[:PROBLEMS]:
         asked = render(problem.text, own, tokenizer)
         answer, known = greedy(store.teacher, asked, setup.teacher.eos)
-        under_prompt = _log_probs(
-            store.teacher, render(problem.text, setup.prompt, tokenizer), answer
-        )
+        prompt = render(problem.text, setup.prompt, tokenizer)
+        under_prompt = _log_probs(store.teacher, prompt, answer)
         lost += sum(known) - sum(under_prompt)
         counted += len(answer)
     store.drop_all()
@@ -114,9 +117,8 @@ def greedy(teacher, prompt: Sequence[int], eos: int) -> tuple[list[int], list[fl
     with torch.no_grad():
         while len(answer) < TOKENS and (not answer or answer[-1] != eos):
             row = torch.tensor([[*prompt, *answer]], device=teacher.device)
-            log_p = teacher.log_prob(
-                teacher.head(teacher.hidden(row, torch.ones_like(row))[0, -1:])
-            )
+            hidden = teacher.hidden(row, torch.ones_like(row))[0]
+            log_p = teacher.log_prob(teacher.head(hidden[-1:]))
             answer.append(int(log_p[0].argmax()))
             known.append(float(log_p[0].max()))
     return answer, known

@@ -1,6 +1,4 @@
-"""Measures the memory in use while something runs: of the whole GPU, or without one of this
-process's children.
-"""
+"""Measures memory in use: of the whole GPU, or without a GPU of this process's descendants."""
 
 from __future__ import annotations
 
@@ -29,12 +27,11 @@ LOOK_S = {"cuda": 0.02, "cpu": 0.2}
 
 
 def gauge_here() -> Gauge:
-    """Gauge of this process's GPU, counting all users; on CPUs, of its descendants, each until it
-    ends.
-    """
+    """Gauge of this process's GPU, counting all users; on CPUs, of its descendants."""
     card = card_gib()
     if card is not None:
         return lambda: card - free_gib()
+    # A descendant counts until it ends, also if its parent, by which it is recognised, ends before.
     family: set[Process] = set()
 
     def used_gib() -> float:
@@ -50,7 +47,8 @@ class UsageWatch:
 
     def __init__(self, gauge: Gauge):
         self.readings: list[Reading] = []
-        self._gauge, self._ended = gauge, threading.Event()
+        self._gauge = gauge
+        self._ended = threading.Event()
         self._every_s = LOOK_S["cuda" if torch.cuda.is_available() else "cpu"]
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
@@ -94,9 +92,7 @@ class UsageWatch:
 
 
 def came_back(readings: Sequence[Reading], at_most_gib: float) -> float | None:
-    """Seconds from the first reading to the first of at most `at_most_gib`; None if no reading is
-    that low.
-    """
+    """Seconds from the first reading to the first of at most `at_most_gib`; None without one."""
     for at, gib in readings:
         if gib <= at_most_gib:
             return at - readings[0][0]
@@ -126,7 +122,7 @@ def measured_beside(
 
 
 def _resident_bytes(pid: int) -> int:
-    """Memory of a process alone, without the memory it shares with others, above all its libraries."""
+    """Memory of a process alone, without libraries and other memory that processes share."""
     with suppress(OSError, ValueError, IndexError):
         resident, shared = Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1:3]
         return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,5 +1,4 @@
-"""Runs missing units on a laptop or a cluster: Tune, dead or frozen processes, and checks before
-the start.
+"""Runs missing units on a laptop or a cluster, with Ray Tune, through the death of any process.
 
 Imports `trial`, `models`, `selection` and `monitor`. Only this room and `workers.actors` import
 ray.

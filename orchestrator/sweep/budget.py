@@ -21,7 +21,7 @@ from orchestrator.sweep.schedule import TrainUnit, Work
 
 @dataclass(frozen=True)
 class Spending:
-    """A study's clocks at one moment: device-hours `spent`, and the seconds of steps and responses."""
+    """A study's clocks at one moment: device-hours `spent`, seconds of steps and responses."""
 
     study: Study
     spent: float
@@ -30,7 +30,8 @@ class Spending:
     def next_piece(self, work: Work) -> float:
         """Device-hours that the current piece of `work` is still expected to take; 0 while unknown."""
         if isinstance(work, TrainUnit):
-            placement, seconds = work.unit.placement, self._to_next_checkpoint(work.unit)
+            placement = work.unit.placement
+            seconds = self._to_next_checkpoint(work.unit)
         else:
             placement = self.study.experiment.runtime.placement.of_evaluator
             seconds = self._of_a_slice()
@@ -49,7 +50,8 @@ class Spending:
 
     def _of_a_slice(self) -> float:
         """Seconds of a slice of the dearest benchmark, since an evaluator chooses its slice itself."""
-        responses, dearest = self.study.experiment.runtime.slice_responses, 0.0
+        responses = self.study.experiment.runtime.slice_responses
+        dearest = 0.0
         for name, setup in self.study.experiment.setups.items():
             for unit in self.study.units_of(name)[:1]:
                 for benchmark in setup.evaluation.benchmarks:
@@ -71,7 +73,7 @@ def spending(study: Study) -> Spending:
 class HoursLimit:
     """At most `limit` device-hours; once it has refused a piece it stays closed.
 
-    Earlier hours count: the limit is the experiment's, not that of one call of `trb submit`.
+    Earlier hours count, since the limit is for the experiment and not for one call of `trb submit`.
     """
 
     limit: float
@@ -85,6 +87,8 @@ class HoursLimit:
         if isinstance(work, TrainUnit) and now.study.reader(work.unit).next_step >= work.unit.steps:
             return True  # only the end of the training is left to be recorded
         if not self.closed:
-            expected = own + sum(now.next_piece(other) for other in beside)
+            expected = own
+            for other in beside:
+                expected += now.next_piece(other)
             self.closed = now.spent + expected > self.limit
         return not self.closed

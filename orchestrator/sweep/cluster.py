@@ -1,5 +1,4 @@
-"""The Ray cluster of a sweep: a private one that ends with it, or one that is there; and what can
-be placed on it.
+"""The Ray cluster of a sweep: a private one that ends with it, or one that the user started.
 
 `environment.prepare_environment` must have been called before this module is imported.
 """
@@ -39,18 +38,18 @@ WORKER_ENVIRONMENT = {
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
-    """A Ray cluster for the sweep: a private local one, or the one at `address`. SIGTERM ends it
-    like Ctrl-C.
+    """A Ray cluster for the sweep: a private local one, or the one at `address`.
 
-    A private one ends with this process, however that ends. Raises ClusterDied where it is the
-    cluster that ends.
+    A private one ends with this process, also if the process is killed. SIGTERM ends the sweep like
+    Ctrl-C. Raises ClusterDied if the cluster ends before the sweep.
     """
     options: dict[str, Any] = {}
     with scratch_folder() as scratch:
         if address is None:
-            os.environ |= WORKER_ENVIRONMENT  # which its processes inherit
+            os.environ |= WORKER_ENVIRONMENT  # the cluster's processes inherit it
             options |= {
-                "num_cpus": cores_here(),  # Ray counts the whole machine, also where a job is bound to a part
+                # Ray would count the whole machine, also if a job is bound to some of its cores.
+                "num_cpus": cores_here(),
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(scratch),
@@ -72,21 +71,19 @@ class SmallNode(ray_node.Node):
     """A node with the servers that a sweep talks to: gcs_server, raylet and their agents."""
 
     def start_monitor(self) -> None:
-        """None: nothing scales a private cluster."""
+        """Start none: a private cluster is never scaled."""
 
     def start_log_monitor(self) -> None:
-        """None: what workers print stays in their files."""
+        """Start none: the output of workers stays in their files."""
 
     def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
-        """None: even without a dashboard Ray would start its server, which then counts usage."""
+        """Start none: even without a dashboard Ray would start its server, which counts usage."""
         self._webui_url = None
 
 
 @contextmanager
 def few_servers() -> Iterator[None]:
-    """Clusters that are started here have no more than `SmallNode` has: they are up and gone three
-    seconds earlier.
-    """
+    """Start clusters with the servers of `SmallNode` alone, which takes three seconds less."""
     whole = ray_node.Node
     ray_node.Node = SmallNode
     try:
@@ -102,9 +99,8 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
         ray.init(
             address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
         )
-    except (
-        Exception
-    ) as error:  # of a server that dies on the way Ray tells by errors of many classes
+    except Exception as error:
+        # Ray reports a server that died during the start by errors of many classes.
         reason = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
         if address is None:
             raise ClusterDied(
@@ -114,14 +110,15 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
             raise
         right = "a Ray cluster that answers; RAY_AUTH_TOKEN must be its token, where it has one"
         raise UserError(f"--address: {address!r}: expected {right} ({reason})") from None
-    signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
+    signal.signal(signal.SIGTERM, _interrupt)  # in place of the handler that Ray has installed
     try:
         yield
     except ClusterDied:
-        # Tune's placement groups call the servers as they are collected, and wait a minute for ones
-        # that are gone.
+        # Tune's placement groups call Ray's servers when they are collected, and would wait a
+        # minute for dead ones. Frozen objects are not collected.
         gc.freeze()
-        atexit.register(exit_at_once)  # before Ray's own handler, which would wait for what is gone
+        # Handlers run in reverse order: this one comes before Ray's, which would wait as well.
+        atexit.register(exit_at_once)
         raise
     except BaseException:
         ray.shutdown()
@@ -133,9 +130,8 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
 def _note_of_servers(data: dict[str, Any], **_: Any) -> None:
     """Keep messages of Ray's servers for the log, such as the last lines of a dead raylet.
 
-    Ray would print it in the midst of the live table, and into what a pipe reads. What it means for
-    the sweep is said where the sweep notices it, in the `error.txt` of a unit or as the command's
-    last line.
+    Ray would print them amid the live table, and into the output that a pipe reads. The sweep
+    reports their consequences itself, in the `error.txt` of a unit or as the command's last line.
     """
     logger.info("Ray says: %s", "\n".join(data["lines"]))
 
@@ -145,14 +141,10 @@ def _own_servers() -> OwnServers:
 
 
 def _head(address: str) -> str:
-    """Host and port of the server that must answer: of Ray's own client the one that it talks
-    through.
-    """
-    return (
-        address.removeprefix("ray://")
-        if address.startswith("ray://")
-        else ray.get_runtime_context().gcs_address
-    )
+    """Host and port of the server that must answer."""
+    if address.startswith("ray://"):  # Ray's client talks to the cluster through this server alone
+        return address.removeprefix("ray://")
+    return ray.get_runtime_context().gcs_address
 
 
 def _interrupt(*_: object) -> None:
@@ -161,26 +153,25 @@ def _interrupt(*_: object) -> None:
 
 def capacity() -> dict[str, float]:
     """CPUs and GPUs of the cluster."""
-    found = ray.cluster_resources()
-    return {kind: found.get(kind, 0.0) for kind in ("CPU", "GPU")}
+    resources = ray.cluster_resources()
+    return {"CPU": resources.get("CPU", 0.0), "GPU": resources.get("GPU", 0.0)}
 
 
 def check_placement(units: list[Unit]) -> None:
-    """UserError if a unit's placement group can never be placed on this cluster (it would wait for
-    ever).
-    """
+    """Raise UserError for a unit that this cluster can never place; it would wait for ever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for unit in units:
         for bundle in bundles(unit.placement):
-            if not any(
-                all(node.get(kind, 0) >= amount for kind, amount in bundle.items())
-                for node in nodes
-            ):
+            if not any(_holds(node, bundle) for node in nodes):
                 raise UserError(_impossible(unit, bundle, nodes))
         for kind in ("CPU", "GPU"):
             asked = sum(bundle.get(kind, 0) for bundle in bundles(unit.placement))
             if asked > sum(node.get(kind, 0) for node in nodes):
                 raise UserError(_impossible(unit, {kind: asked}, nodes))
+
+
+def _holds(node: dict[str, float], bundle: dict[str, float]) -> bool:
+    return all(node.get(kind, 0) >= amount for kind, amount in bundle.items())
 
 
 def _impossible(unit: Unit, wanted: dict[str, float], nodes: list[dict[str, float]]) -> str:

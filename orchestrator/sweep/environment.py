@@ -25,9 +25,7 @@ PRIVATE = LOOPBACK | {
 
 
 def prepare_environment(address: str | None) -> None:
-    """Set the variables for the cluster at `address`, or for a private cluster of this command
-    (None).
-    """
+    """Set the variables for the cluster at `address`, or (None) for a private cluster."""
     if address is None:
         # Only this driver and the processes it starts know this token: Ray refuses other users of
         # the machine, and writes no token into the home folder.

@@ -28,13 +28,14 @@ class EvaluatorProcess:
     """Samples slices; each step is one of them."""
 
     def __init__(self, sweep: Sweep, work: Evaluating):
-        self._sweep, self._name = sweep, sweep.name_of(work)
+        self._sweep = sweep
+        self._name = sweep.name_of(work)
         self._pulse: Pulse | None = None
         self._evaluator: EvaluationLoop | None = None
         self._slices: Iterator[PendingSlice] | None = None
 
     def step(self) -> dict[str, Any]:
-        """Return Tune's result. Raises errors that another attempt, in a new process, may not meet."""
+        """Return Tune's result; raise errors that another attempt in a new process may not meet."""
         # Imported here because the driver imports this file and needs neither torch nor
         # transformers.
         with quick_imports():
@@ -72,16 +73,19 @@ class EvaluatorProcess:
         self._evaluator = self._pulse = self._slices = None
 
     def _note(self, failed: EvaluationFailed) -> bool:
-        """Write the failure to the unit's log; return whether another process should try the slice."""
+        """Write the failure to the unit's log; return whether another process should try again."""
         cause = failed.__cause__
         assert isinstance(cause, Exception)
-        failure, wanted = failure_of(cause), failed.wanted
+        failure = failure_of(cause)
+        wanted = failed.wanted
         run = self._sweep.study.reader(wanted.unit_id)
         story = "".join(traceback.format_exception(cause)).rstrip()
-        attempt, attempts = failed.claim.attempt, self._sweep.attempts
+        attempt = failed.claim.attempt
+        attempts = self._sweep.attempts
         RunLog(run.path).line(
             f"evaluating step {wanted.sampling.step} failed: {failure.text}\n{story}"
         )
+        # The error stands on disk before the claim goes: no evaluator takes the slice between them.
         if not failure.passes or attempt >= attempts:
             tried = f" (attempt {attempt} of {attempts})" if failure.passes else ""
             note_evaluation_error(

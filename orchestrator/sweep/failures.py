@@ -1,7 +1,6 @@
-"""Decides the response to a failure: a killed or frozen process, a dead cluster, an error of an
-attempt.
+"""Decides the response to a failure: a killed or frozen process, a dead cluster, an error.
 
-Recovery needs nothing from a process that died; the commits in the run directory say where to go
+Recovery needs nothing from a process that died: the commits in the run directory say where to go
 on.
 
 - The process of a unit: Tune sees that it is gone and makes another attempt (`tuner.ATTEMPTS` in
@@ -29,8 +28,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import EngineLost, LeaseHeld, NotFinite, RankLost, UserError, WrongWeights
 
-# Errors of a network or a file system that may recover soon; a full disk or a missing file does
-# not.
+# Errors of a network or a file system that may recover soon, unlike a full disk.
 PASSING_ERRORS = {
     errno.EIO,
     errno.ESTALE,
@@ -87,9 +85,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError | exceptions.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(
-        error
-    )  # torch on CPUs
+    # torch on CPUs has no class for it.
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _is_lost(error: Exception) -> bool:

@@ -1,5 +1,4 @@
-"""Submits a sweep as a job of a Ray cluster; its driver runs there and outlives the submitting
-command.
+"""Submits a sweep as a job of a Ray cluster, whose driver outlives the submitting command.
 
 Speaks the documented REST interface of the job server directly: Ray's own client needs the packages
 of a server.
@@ -17,8 +16,7 @@ ANSWERS_WITHIN_S = 30.0
 
 
 def submit_job(address: str, entrypoint: str, name: str) -> str:
-    """Make a job of the shell command `entrypoint` at the job server `address` (`http://…:8265`);
-    return its id.
+    """Make a job of a shell command at the job server `address` (`http://…:8265`); return its id.
 
     A cluster with token authentication gets the token in `RAY_AUTH_TOKEN`. The job gets no
     variables of this environment, since Ray would store them: keys must be set on the cluster.

@@ -1,5 +1,4 @@
-"""Nodes of a cluster that the sweep did not start: finds those that meet the requirements and may
-be given work.
+"""Finds the nodes that may be given work, on a cluster that the sweep did not start.
 
 The driver asks every node for the `requirements` before anything starts, and asks a node that joins
 later as soon as it sees it. A node gets work once it has answered. A node that lacks something is
@@ -31,7 +30,7 @@ ASKED_AGAIN_AFTER_S = 60.0
 
 @dataclass
 class _Node:
-    """A node and its lack; `question` refers to the node's answer until the answer arrives."""
+    """A node, and the requirement that it lacks; `question` is Ray's reference to a coming answer."""
 
     name: str
     asked_at: float
@@ -77,11 +76,10 @@ class FitNodes(AnyNode):
         """Ask all nodes. UserError names the first node that lacks something."""
         for node_id, node in self._alive().items():
             self._ask(node_id, name_of(node))
+        # Fetching models of a hub has no limit; the user ends a fetch that hangs with Ctrl-C.
+        fetches = any(requirement.hub for requirement in self.requirements)
         for node_id, node in self._nodes.items():
-            # Fetching models of a hub has no limit; the user ends a fetch that hangs with Ctrl-C.
-            self._hear(
-                node, None if any(each.hub for each in self.requirements) else ANSWERS_WITHIN_S
-            )
+            self._hear(node, None if fetches else ANSWERS_WITHIN_S)
             if node.lack is not None and node_id in self._alive():
                 raise node.lack.on(node.name)
 
@@ -95,11 +93,11 @@ class FitNodes(AnyNode):
 
     def free(self) -> list[dict[str, float]]:
         available = available_resources_per_node()
-        return [
-            available[node_id]
-            for node_id in self._look()
-            if self._nodes[node_id].fit and node_id in available
-        ]
+        free: list[dict[str, float]] = []
+        for node_id in self._look():
+            if self._nodes[node_id].fit and node_id in available:
+                free.append(available[node_id])
+        return free
 
     def labels(self) -> dict[str, str]:
         unfit = [node_id for node_id in self._look() if not self._nodes[node_id].fit]
@@ -108,26 +106,30 @@ class FitNodes(AnyNode):
     def reject(self, node_id: str, lack: Lack) -> None:
         node = self._nodes.get(node_id)
         if node is not None:
-            before, node.lack, node.fit = node.lack, lack, False
-            node.question, node.asked_at = None, time.monotonic()
+            before = node.lack
+            node.lack = lack
+            node.fit = False
+            node.question = None
+            node.asked_at = time.monotonic()
             self._tell(node, before)
 
     def _look(self) -> dict[str, Any]:
-        """Nodes that are alive, by id. Asks new and failed nodes and collects answers, without
-        waiting.
+        """Nodes that are alive, by id; asks new and failed nodes, and collects answers.
+
+        Does not wait: Tune calls it between two results.
         """
         alive = self._alive()
-        for node_id, found in alive.items():
+        for node_id, row in alive.items():
             node = self._nodes.get(node_id)
-            waited = node is not None and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S
-            if node is None or (node.lack and node.question is None and waited):
-                self._ask(node_id, name_of(found))
-            elif node.question is not None and (
-                ray.wait([node.question], timeout=0)[0] or self._is_silent(node)
-            ):
-                before = node.lack
-                self._hear(node, 0)
-                self._tell(node, before)
+            if node is None:
+                self._ask(node_id, name_of(row))
+            elif node.question is not None:
+                if ray.wait([node.question], timeout=0)[0] or self._is_silent(node):
+                    before = node.lack
+                    self._hear(node, 0)
+                    self._tell(node, before)
+            elif node.lack and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S:
+                self._ask(node_id, name_of(row))
         return alive
 
     def _is_silent(self, node: _Node) -> bool:
@@ -137,27 +139,26 @@ class FitNodes(AnyNode):
 
     def _alive(self) -> dict[str, Any]:
         """Ray's rows of the nodes that are alive and could be given work."""
-        return {
-            node["NodeID"]: node
-            for node in ray.nodes()
-            if node["Alive"] and node["Resources"].get("CPU")
-        }
+        alive: dict[str, Any] = {}
+        for node in ray.nodes():
+            if node["Alive"] and node["Resources"].get("CPU"):
+                alive[node["NodeID"]] = node
+        return alive
 
     def _ask(self, node_id: str, name: str) -> None:
         before = self._nodes.get(node_id)
         where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        question = (
-            ray.remote(lacking)
-            .options(scheduling_strategy=where, num_cpus=0)
-            .remote(self.requirements)
-        )
-        self._nodes[node_id] = _Node(
-            name, time.monotonic(), question, before.lack if before else None
-        )
+        # It asks for no CPU, so that a fully reserved node answers as well.
+        asked = ray.remote(lacking).options(scheduling_strategy=where, num_cpus=0)
+        question = asked.remote(self.requirements)
+        # An earlier lack is kept until the answer, so that the user is told of each lack once.
+        lack = before.lack if before else None
+        self._nodes[node_id] = _Node(name, time.monotonic(), question, lack)
 
     def _hear(self, node: _Node, timeout: float | None) -> None:
         """Note the answer of a node, or the error of a node that is gone or lacks this program."""
-        question, node.question = node.question, None
+        question = node.question
+        node.question = None
         try:
             node.lack = ray.get(question, timeout=timeout)
         except GetTimeoutError:

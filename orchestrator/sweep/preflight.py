@@ -1,5 +1,4 @@
-"""Checks made before Ray takes seconds to start: a writable folder, room on its disk, and a
-cluster.
+"""Checks the runs folder, its disk and the cluster's address, before Ray takes seconds to start.
 
 Checks this machine alone; `requirements` lists the needs of a cluster's nodes, and `nodes` asks for
 them.
@@ -20,8 +19,7 @@ LEAST_FREE = 64 * 2**20  # bytes on the disk of the runs folder
 
 
 def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
-    """UserError unless files can be made, renamed and removed in `runs`, and its disk has some
-    room.
+    """Raise UserError unless files can be made, renamed and removed in `runs`, with room on its disk.
 
     Removes the folder again if it was missing before.
     """

@@ -1,7 +1,6 @@
-"""Prepares a sweep: fetches data, makes missing models, and compares both with their declarations
-and setups.
+"""Prepares a sweep: fetches data, makes missing models, and checks both against the setups.
 
-Loads no weights, so that mistakes are named within a second. Embedded models are made side by side.
+Loads no weights, so that mistakes are named within a second. Embedded models are made in parallel.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from orchestrator.workers.spec import Pairs, WorkerSpec
 
 
 def fetch_data(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """Fetch the declared data files that the data folder lacks and `data.sources` knows; `say` gets
-    a line for each.
+    """Fetch the declared data files that the data folder lacks and `data.sources` knows.
 
-    Never replaces a file of the user. UserError if a file cannot be fetched.
+    `say` gets a line for each. Never replaces a file of the user. Raises UserError if a file cannot
+    be fetched.
     """
     if experiment.data_dir is None:
         return
@@ -52,34 +51,34 @@ def check(experiment: Experiment, runs: Path) -> None:
 
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:
-    """UserError unless the models that exist already are the declared ones and agree with the
-    setup.
-    """
-    found = {}
+    """Raise UserError unless the existing models are the declared ones and agree with the setup."""
+    existing: dict[str, ModelFolder] = {}
     for role in ("student", "teacher"):
         model: Model = getattr(setup, role)
         if not must_make(model, setup, runs):
             verify_made(model, setup, runs)
-            found[role] = checkpoint_of(model, setup, runs)
-            check_config(f"{name}.{role}", model, found[role], setup)
-    for role, checkpoint in found.items():
+            existing[role] = checkpoint_of(model, setup, runs)
+            check_config(f"{name}.{role}", model, existing[role], setup)
+    for role, checkpoint in existing.items():
         if getattr(setup, role).recipe is None:  # all bytes of a made model were compared
             check_folder(
                 f"{name}.{role}", Path(checkpoint.path), (MODEL_TYPE,), tokenizer=role == "teacher"
             )
-    if len(found) == 2:
-        check_same_tokens(name, found["student"], found["teacher"])
+    if len(existing) == 2:
+        check_same_tokens(name, existing["student"], existing["teacher"])
 
 
 def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
-    """Make missing models, calling `report(model, progress)`; return student and teacher of each
-    setup.
+    """Make missing models; return student and teacher of each setup.
+
+    `report` gets a role and its progress, see `making.make`.
     """
-    pairs = {}
+    pairs: dict[str, tuple[ModelFolder, ModelFolder]] = {}
     for name, setup in setups.items():
-        missing = [
-            role for role in ("student", "teacher") if must_make(getattr(setup, role), setup, runs)
-        ]
+        missing: list[str] = []
+        for role in ("student", "teacher"):
+            if must_make(getattr(setup, role), setup, runs):
+                missing.append(role)
         make(setup, missing, runs, report)
         made_models.check_trained_from(setup, runs)
         pairs[name] = (
@@ -134,7 +133,8 @@ def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
     elif data.source == "openthoughts":
         if not data.path:
             raise UserError(
-                f"{name}.data.path: not set: expected a hub id, or a local parquet or JSON Lines file"
+                f"{name}.data.path: not set: "
+                "expected a hub id, or a local parquet or JSON Lines file"
             )
         if Path(data.path).exists():
             load_thoughts(data)

@@ -41,9 +41,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Lack:
-    """A requirement that a machine does not meet, and why. No requirement: the machine cannot be
-    asked.
-    """
+    """A requirement that a machine does not meet, and why; None if the machine cannot be asked."""
 
     requirement: Requirement | None
     reason: str
@@ -63,8 +61,7 @@ class Lack:
 
 @contextmanager
 def signed(runs: Path) -> Iterator[Path]:
-    """Keep a file in the runs folder while the body runs; other machines recognise the folder by
-    it.
+    """Keep a file in the runs folder while the body runs, by which other machines recognise it.
 
     The file has a new name each time, so no copy of the folder has it. Files left by killed sweeps
     are removed.
@@ -94,29 +91,28 @@ def requirements(study: Study, pairs: Pairs, sign: Path) -> list[Requirement]:
 
 def lacking(needed: Sequence[Requirement]) -> Lack | None:
     """Return the first requirement that this machine lacks, or None. Fetches models of a hub."""
-    for each in needed:
-        if each.hub:
+    for requirement in needed:
+        path = requirement.path
+        if requirement.hub:
             try:
-                on_this_machine(ModelFolder("", hub=each.hub))
+                on_this_machine(ModelFolder("", hub=requirement.hub))
             except UserError as error:
-                return Lack(each, str(error))
-        elif not each.path.exists():
-            return Lack(
-                each,
-                "another folder, or none"
-                if each.path.suffix == SIGN
-                else f"no {each.path.name} there",
-            )
-        elif each.size is not None and each.path.stat().st_size != each.size:
-            return Lack(
-                each, f"{each.path.name} has {each.path.stat().st_size} bytes, not {each.size}"
-            )
+                return Lack(requirement, str(error))
+        elif not path.exists():
+            if path.suffix == SIGN:
+                return Lack(requirement, "another folder, or none")
+            return Lack(requirement, f"no {path.name} there")
+        elif requirement.size is not None:
+            size = path.stat().st_size
+            if size != requirement.size:
+                return Lack(requirement, f"{path.name} has {size} bytes, not {requirement.size}")
     return None
 
 
 def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
-    """Require the files of a folder by size: hashing them on every node would load its network for
-    minutes.
+    """Require the files of a folder, by size.
+
+    Hashing gigabytes on every node would load the network for minutes.
     """
     if model.hub:
         return [Requirement(key, model.hub, hub=model.hub)]
@@ -125,24 +121,16 @@ def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
 
 
 def _of_data(name: str, setup: Setup, data_dir: str | None) -> list[Requirement]:
-    """Require the files that the setup names; their readers compare the content with the declared
-    one.
-    """
-    needed = []
-    if setup.data.source != "jsonl" and setup.data.path and Path(setup.data.path).exists():
-        needed.append(
-            Requirement(f"{name}.data.path", setup.data.path, Path(setup.data.path).absolute())
-        )
-    for key, run in setup.evaluation.benchmarks.items():
-        if run.path is not None and Path(run.path).exists():
-            needed.append(
-                Requirement(
-                    f"{name}.evaluation.benchmarks.{key}.path", run.path, Path(run.path).absolute()
-                )
-            )
+    """Require the files that the setup names; their readers compare content and declaration."""
+    needed: list[Requirement] = []
     folder = data_dir or ""  # always set if files are needed
-    files = [
-        Requirement("data_dir", folder, Path(folder).absolute() / file)
-        for file in declared_files(setup)
-    ]
-    return [*files, *needed]
+    for file in declared_files(setup):
+        needed.append(Requirement("data_dir", folder, Path(folder).absolute() / file))
+    path = setup.data.path
+    if setup.data.source != "jsonl" and path and Path(path).exists():
+        needed.append(Requirement(f"{name}.data.path", path, Path(path).absolute()))
+    for benchmark, run in setup.evaluation.benchmarks.items():
+        if run.path is not None and Path(run.path).exists():
+            key = f"{name}.evaluation.benchmarks.{benchmark}.path"
+            needed.append(Requirement(key, run.path, Path(run.path).absolute()))
+    return needed

@@ -40,7 +40,7 @@ class Evaluating:
 
 
 class SlicesLeft(NamedTuple):
-    """Number of wanted slices, claimed ones included, and how many of them other sweeps work on."""
+    """Number of wanted slices, claimed ones included, and of them the ones of other sweeps."""
 
     wanted: int
     elsewhere: int
@@ -54,11 +54,13 @@ Decision = Work | Literal["wait", "finished"]
 class Schedule:
     """The decisions of one sweep.
 
-    `needs(work)` gives the CPUs and GPUs of work; `slices_left()` counts the slices still to be
-    sampled. `trained` holds the ids of units that need no more training. `affordable(work, beside)`
-    says whether work may do its next piece beside other work. `has_place(work)` says whether single
-    nodes have room for it now: four free GPUs on four nodes are no place for a trial that wants
-    four GPUs of one node.
+    - `needs(work)` gives the CPUs and GPUs of work.
+    - `slices_left()` counts the slices still to be sampled.
+    - `trained` holds the ids of units that need no more training.
+    - `affordable(work, beside)` says whether work may do its next piece beside other work.
+    - `has_place(work)` says whether single nodes have room for it now: four free GPUs on four nodes
+      are no place for a trial that wants four GPUs of one node.
+    - `confirming` units become known as families are settled. They begin after all others.
     """
 
     units: Sequence[Unit]
@@ -67,7 +69,7 @@ class Schedule:
     slices_left: Callable[[], SlicesLeft]
     affordable: Callable[[Work, Sequence[Work]], bool] = lambda work, beside: True
     has_place: Callable[[Work], bool] = lambda work: True
-    confirming: Sequence[Unit] = ()  # become known as families are settled; begun after all others
+    confirming: Sequence[Unit] = ()
     running: dict[str, Work] = field(default_factory=dict)  # by Tune's name for it
     failed: set[str] = field(default_factory=set)
     evaluators: int = 0  # started so far
@@ -101,7 +103,8 @@ class Schedule:
         left = self.slices_left() if self.fruitless < FRUITLESS else SlicesLeft(0, 0)
         if left.wanted - left.elsewhere > evaluating and _fits(self.needs(Evaluating(0)), free):
             return Evaluating(self.evaluators + 1)
-        ready += self._ready(self.confirming)  # known only now, from the look for slices
+        # `slices_left` has just looked at the run directories, and found the confirming units.
+        ready += self._ready(self.confirming)
         for unit in ready:
             if self._has_room(TrainUnit(unit), free):
                 return TrainUnit(unit)
@@ -114,9 +117,7 @@ class Schedule:
             self.evaluators = max(self.evaluators, work.number)
 
     def end(self, name: str, good: bool) -> None:
-        """Note that work has ended. `good`: the unit is trained, or the evaluator ended without an
-        error.
-        """
+        """Note that work has ended, and whether it is `good`: a trained unit, or no error."""
         work = self.running.pop(name)
         if isinstance(work, TrainUnit):
             (self.trained if good else self.failed).add(work.unit.id)
@@ -132,8 +133,9 @@ class Schedule:
         self.fruitless = 0
 
     def must_yield(self, name: str, capacity: Resources) -> bool:
-        """Whether work should end at this commit: it may not go on, or it evaluates and a unit
-        waits for room.
+        """Whether work should end at this commit.
+
+        Work that the budget refuses must end. So must an evaluator while a unit waits for its room.
         """
         work = self.running.get(name)
         if work is None:
@@ -153,7 +155,7 @@ class Schedule:
     def _ready(self, units: Iterable[Unit]) -> list[Unit]:
         """The units that can be trained now, in their order."""
         out = self.trained | self.failed | self._in_training()
-        ready = []
+        ready: list[Unit] = []
         for unit in units:
             if unit.id not in out and self.trained.issuperset(unit.depends_on):
                 ready.append(unit)
@@ -166,8 +168,7 @@ class Schedule:
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]
 
     def _has_room(self, work: Work, free: Resources) -> bool:
-        """Whether work can begin: by total counts, and on single nodes while evaluators could free
-        room on them.
+        """Whether work can begin: by total counts, and while evaluators run also on single nodes.
 
         Without running evaluators nothing frees room. Tune keeps an ended process and its place for
         a while, and releases it only once new work is queued.
@@ -186,13 +187,12 @@ class Schedule:
 
 
 def in_order(units: Iterable[Unit]) -> list[Unit]:
-    """Order supervised stages first, since trials wait for them; then families, the one with fewest
-    steps first.
+    """Order supervised stages first, then families from the fewest steps to the most.
 
-    Small families are decided soon, and with them the baseline of all comparisons. The largest
-    family comes last because it has work for many GPUs until its end. In the reverse order most
-    GPUs of a large cluster would wait for a last family of one trial (`benchmarks/cluster.py`
-    compares).
+    Trials wait for their supervised stages. Small families are decided soon, and with them the
+    baseline of all comparisons. The largest family comes last because it has work for many GPUs
+    until its end. In the reverse order most GPUs of a large cluster would wait for a last family of
+    one trial (`benchmarks/cluster.py` compares).
     """
     units = list(units)
     ordered = [unit for unit in units if unit.is_supervised]
@@ -206,18 +206,20 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
 
 
 def places(bundles: Iterable[Resources], nodes: Iterable[Resources]) -> bool:
-    """Whether each bundle fits on one node, given what is free on each; the largest is placed
-    first.
-    """
+    """Whether each bundle fits on one node, given the free resources of the `nodes`."""
     free = [dict(node) for node in nodes]
+    # The largest first, or small bundles could take the only node that has room for it.
     for bundle in sorted(bundles, key=lambda bundle: bundle.get("GPU", 0.0), reverse=True):
-        node = next((node for node in free if _fits(bundle, node)), None)
-        if node is None:
+        for node in free:
+            if _fits(bundle, node):
+                for kind, amount in bundle.items():
+                    node[kind] = node.get(kind, 0.0) - amount
+                break
+        else:
             return False
-        for kind, amount in bundle.items():
-            node[kind] = node.get(kind, 0.0) - amount
     return True
 
 
 def _fits(needs: Resources, free: Resources) -> bool:
+    # Shares of a GPU, such as a third, do not sum to 1 exactly.
     return all(free.get(kind, 0.0) >= amount - 1e-9 for kind, amount in needs.items())

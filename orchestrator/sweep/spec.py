@@ -20,10 +20,10 @@ LABELS = "labels"  # key of a configuration: labels that Ray must find on a node
 
 @dataclass(frozen=True)
 class Sweep:
-    """One call of `trb submit`, identified by `name`; it makes at most `attempts` at a unit or a
-    slice.
+    """One call of `trb submit`, identified by `name`.
 
-    `requirements` apply to the machines of a cluster that the sweep did not start.
+    It makes at most `attempts` at a unit or a slice. `requirements` apply to the machines of a
+    cluster that the sweep did not start.
     """
 
     study: Study
@@ -33,23 +33,21 @@ class Sweep:
     requirements: Sequence[Requirement] = ()
 
     def name_of(self, work: Work) -> str:
-        """Name under which work gives signs of life: the unit's id, or the evaluator's number in
-        this sweep.
-        """
-        return (
-            work.unit.id
-            if isinstance(work, TrainUnit)
-            else f"evaluator-{self.name[:6]}-{work.number}"
-        )
+        """Name under which work gives signs of life: a unit's id, or `evaluator-3f9a0c-2`."""
+        if isinstance(work, TrainUnit):
+            return work.unit.id
+        return f"evaluator-{self.name[:6]}-{work.number}"
 
     def work_of(self, config: dict[str, Any]) -> Work:
         """Return the work that Tune's configuration of a trial describes; see `config_of`."""
         if "evaluator" in config:
             return Evaluating(config["evaluator"])
-        known = {unit.id: unit for unit in self.study.units}
-        if config["unit"] not in known:  # a confirming unit, which became known later
-            known = {unit.id: unit for unit in with_confirmation(self.study.snapshot()).units}
-        return TrainUnit(known[config["unit"]])
+        for unit in self.study.units:
+            if unit.id == config["unit"]:
+                return TrainUnit(unit)
+        # A confirming unit: the sweep found it after it had made this study.
+        study = with_confirmation(self.study.snapshot())
+        return TrainUnit(next(unit for unit in study.units if unit.id == config["unit"]))
 
 
 def config_of(work: Work, labels: Mapping[str, str]) -> dict[str, Any]:

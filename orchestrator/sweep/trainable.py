@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray import tune
 
+from orchestrator.engines.interface import ModelFolder
 from orchestrator.liveness.head_node import Head, end_without
 from orchestrator.models.checkpoints import on_this_machine
 from orchestrator.sweep.evaluator_process import EvaluatorProcess
@@ -28,10 +29,11 @@ class WorkTrainable(tune.Trainable):
 
     def setup(self, config: dict[str, Any], sweep: Sweep) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Set up the process for Tune, which passes the `sweep` of `tune.with_parameters`."""
-        self._sweep, self._config = sweep, config
-        if (
-            sweep.requirements
-        ):  # the cluster outlives its driver, and this process would outlive the cluster's head
+        self._sweep = sweep
+        self._config = config
+        # A cluster that the user started outlives its driver, and this process would outlive the
+        # cluster's head.
+        if sweep.requirements:
             end_without(Head(ray.get_runtime_context().gcs_address))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -44,12 +46,12 @@ class WorkTrainable(tune.Trainable):
             lack = lacking(self._sweep.requirements)
             if lack is not None:
                 return {"done": True, UNFIT: ray.get_runtime_context().get_node_id(), LACK: lack}
-            work, sweep = self._sweep.work_of(self._config), _on_this_machine(self._sweep)
-            self._process = (
-                EvaluatorProcess(sweep, work)
-                if isinstance(work, Evaluating)
-                else TrainingProcess(sweep, work)
-            )
+            work = self._sweep.work_of(self._config)
+            sweep = _on_this_machine(self._sweep)
+            if isinstance(work, Evaluating):
+                self._process = EvaluatorProcess(sweep, work)
+            else:
+                self._process = TrainingProcess(sweep, work)
         return self._process.step()
 
     def cleanup(self) -> None:
@@ -60,8 +62,7 @@ class WorkTrainable(tune.Trainable):
 
 def _on_this_machine(sweep: Sweep) -> Sweep:
     """The sweep with the paths of its models on this machine."""
-    pairs = {
-        name: (on_this_machine(student), on_this_machine(teacher))
-        for name, (student, teacher) in sweep.pairs.items()
-    }
+    pairs: dict[str, tuple[ModelFolder, ModelFolder]] = {}
+    for name, (student, teacher) in sweep.pairs.items():
+        pairs[name] = (on_this_machine(student), on_this_machine(teacher))
     return replace(sweep, pairs=pairs)

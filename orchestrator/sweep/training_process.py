@@ -36,7 +36,8 @@ class TrainingProcess:
     """One attempt at a unit; each step runs it to its next checkpoint."""
 
     def __init__(self, sweep: Sweep, work: TrainUnit):
-        self._sweep, self._unit = sweep, work.unit
+        self._sweep = sweep
+        self._unit = work.unit
         self._run: RunWriter | None = None
         self._roles: Roles | None = None
         self._pulse: Pulse | None = None
@@ -45,7 +46,7 @@ class TrainingProcess:
         self._warnings: logging.Handler = logging.NullHandler()
 
     def step(self) -> dict[str, Any]:
-        """Return Tune's result. Raises errors that another attempt, in a new process, may not meet."""
+        """Return Tune's result; raise errors that another attempt in a new process may not meet."""
         try:
             self._progress = self._progress or self._begin()
             checkpoint = next(self._progress, None)
@@ -64,6 +65,7 @@ class TrainingProcess:
     def end(self, last_line: str, error: str | None = None) -> None:
         """Release the roles, the run directory and the pulse; `last_line` goes to the log."""
         roles, run, pulse = self._roles, self._run, self._pulse
+        # Forgotten before they are closed, so that a failure below does not close them twice.
         self._roles = self._run = self._progress = self._pulse = None
         try:
             if roles is not None:
@@ -117,13 +119,12 @@ class TrainingProcess:
             return True
         tried = f" ({attempt})" if failure.passes else ""
         self.end(f"failed: {story}", failure.text + tried)
-        return (
-            failure.passes
-        )  # after the last attempt, too: the process may not be fit for another unit
+        # After the last attempt, too: the process may not be fit for another unit.
+        return failure.passes
 
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
-    """Shrink the roles' needs after attempts that ran out of memory: half the micro-batch for each."""
+    """Halve the micro-batch once for each attempt that ran `out_of_memory`."""
     if not out_of_memory:
         return spec
     tokens = max(1, (spec.runtime.micro_batch_tokens or MOST_TOKENS) >> out_of_memory)
@@ -131,6 +132,7 @@ def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
 
 
 def _open(runs: Path, unit_id: str) -> RunWriter:
+    """Open a run directory; wait for the lease of a process that is still being ended."""
     deadline = time.monotonic() + LEASE_PATIENCE_S
     while True:
         try:

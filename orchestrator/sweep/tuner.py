@@ -1,5 +1,4 @@
-"""Runs a sweep as one long Tuner: Tune asks for the next work, places it, and replaces processes
-that die.
+"""Runs a sweep as one long Tuner: Tune asks for work, places it, and replaces dead processes.
 
 Call `environment.prepare_environment` before importing this module.
 """
@@ -45,8 +44,9 @@ from orchestrator.workers.placement import bundles, evaluator_bundles
 from orchestrator.workers.spec import Pairs, resolved
 
 ATTEMPTS = 3  # of a unit or a slice whose processes die
-LOOK_S = 2.0  # at least, between two looks for wanted samples; and at least
-LOOK_FACTOR = 20  # times the duration of a look
+# Between two looks for wanted samples: seconds, and durations of a look, at the least.
+LOOK_S = 2.0
+LOOK_FACTOR = 20
 CAPACITY_S = 5.0  # between two looks at the cluster's resources
 
 
@@ -57,12 +57,11 @@ def run_sweep(
     process: type[tune.Trainable] = WorkTrainable,
     max_hours: float | None = None,
 ) -> bool:
-    """Run missing training, and take the samples that its results make wanted, until nothing is
-    missing.
+    """Run missing training and take the samples that its results want, until nothing is missing.
 
     A unit that fails is left out, with the units that need it. Work runs on `nodes`, in processes
-    of the class `process`. When another piece of work would pass `max_hours` (device-hours,
-    counting those already in the run directories), no more work begins, running work ends at its
+    of the class `process`. `max_hours` limits the device-hours in the run directories, earlier ones
+    included. If another piece of work would pass it, no more work begins, running work ends at its
     next commit, and the function returns True.
     """
     nodes = nodes or AnyNode()
@@ -124,7 +123,9 @@ class SweepSearcher(Searcher, tune.Stopper):
 
     def __init__(self, sweep: Sweep, nodes: AnyNode, max_hours: float | None = None):
         Searcher.__init__(self, metric=None, mode=None)
-        self._sweep, self._study, self._nodes = sweep, sweep.study, nodes
+        self._sweep = sweep
+        self._study = sweep.study
+        self._nodes = nodes
         exploring = self._study.exploring().units
         trained = {unit.id for unit in exploring if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
@@ -207,14 +208,12 @@ class SweepSearcher(Searcher, tune.Stopper):
     def _has_place(self, work: Work) -> bool:
         wanted = _bundles(self._study, work)
         # Bundles of at most one GPU fit wherever enough GPUs are free: Ray spreads them.
-        return all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted) or places(
-            wanted, self._nodes.free()
-        )
+        if all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted):
+            return True
+        return places(wanted, self._nodes.free())
 
     def _look(self) -> SlicesLeft:
-        """Count the slices that are still wanted, find confirming units, and drop checkpoints that
-        need none.
-        """
+        """Count the wanted slices, find confirming units, and drop checkpoints without any need."""
         prune(self._study.snapshot())
         study = with_confirmation(self._study.snapshot())
         self._confirm(study)
@@ -222,38 +221,50 @@ class SweepSearcher(Searcher, tune.Stopper):
         return SlicesLeft(len(pending), self._elsewhere(pending))
 
     def _confirm(self, study: Study) -> None:
-        """Schedule the units that confirm settled families, with the supervised stages they start
-        from.
-        """
+        """Schedule the units that confirm settled families, with their supervised stages."""
         explored = {unit.id for unit in self._schedule.units}
-        units = [unit for unit in study.units if unit.trains and unit.id not in explored]
-        known = {unit.id for unit in self._schedule.confirming}
-        for unit in units:
-            if unit.id not in known:
+        scheduled = {unit.id for unit in self._schedule.confirming}
+        confirming: list[Unit] = []
+        for unit in study.units:
+            if not unit.trains or unit.id in explored:
+                continue
+            confirming.append(unit)
+            if unit.id not in scheduled:
                 Claims(study.runs).forget_lost(unit.id)
                 if study.reader(unit).trained:
                     self._schedule.trained.add(unit.id)
-        self._schedule.confirming = units
+        self._schedule.confirming = confirming
 
     def _elsewhere(self, pending: Iterable[PendingSlice]) -> int:
         """Count the claims of other sweeps' processes on slices of these evaluations."""
         runs = self._study.runs
-        wanted = {(part.unit_id, part.evaluation_id, part.sampling.step) for part in pending}
-        beats = [read_beat(pulse_path(runs, name)) for name in self.names()]
-        ours = {(beat.host, beat.pid) for beat in beats if beat is not None}
+        wanted: dict[str, set[tuple[str, int]]] = {}  # unit id → (evaluation id, step)
+        for part in pending:
+            evaluations = wanted.setdefault(part.unit_id, set())
+            evaluations.add((part.evaluation_id, part.sampling.step))
+        ours: set[tuple[str, int]] = set()
+        for name in self.names():
+            beat = read_beat(pulse_path(runs, name))
+            if beat is not None:
+                ours.add((beat.host, beat.pid))
         count = 0
-        for unit_id in {unit_id for unit_id, _, _ in wanted}:
-            for held in Claims(runs).held(unit_id):
-                asked = (unit_id, held.evaluation_id, held.step) in wanted
-                count += asked and (held.holder.host, held.holder.pid) not in ours
+        for unit_id, evaluations in wanted.items():
+            for claim in Claims(runs).held(unit_id):
+                is_wanted = (claim.evaluation_id, claim.step) in evaluations
+                if is_wanted and (claim.holder.host, claim.holder.pid) not in ours:
+                    count += 1
         return count
 
 
 class _Lately:
-    """Cache a function's result for `seconds`, or longer if a call takes long."""
+    """Cache a function's result for `seconds`, or longer if a call takes long.
+
+    A look at many run directories on a slow disk then takes a twentieth of the driver's time.
+    """
 
     def __init__(self, ask: Callable[[], Any], seconds: float):
-        self._ask, self._seconds = ask, seconds
+        self._ask = ask
+        self._seconds = seconds
         self._until = 0.0
         self._answer: Any = None
 
@@ -271,7 +282,7 @@ class _Lately:
 
 
 def _describe_untrained(study: Study, pairs: Pairs) -> None:
-    """Describe the untrained students in their run directories, so that evaluators can sample them."""
+    """Write the run directories of the untrained students, which evaluators need."""
     for unit in study.units:
         if unit.is_untrained and not study.reader(unit).trained:
             with suppress(LeaseHeld), closing(RunWriter(study.runs, unit.id)) as run:

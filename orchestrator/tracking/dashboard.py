@@ -62,8 +62,7 @@ class Panel:
 
 
 def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bool) -> str:
-    """Save the workspace and return its URL; under `dry_run` its specification as JSON, without
-    network.
+    """Save the workspace and return its URL; under `dry_run` return its specification as JSON.
 
     UserError without a login, without the project, or if the server refuses.
     """
@@ -199,9 +198,7 @@ def _existing(entity: str, project: str, view: str) -> str:
 
 
 def _quoted(run_id: str) -> str:
-    """A run's id as a literal of W&B's filters, whose reader doubles a plain `=` even within
-    quotes.
-    """
+    """A run's id as a literal of W&B's filters, which double a plain `=` even within quotes."""
     return repr(run_id).replace("=", "\\x3d")
 
 

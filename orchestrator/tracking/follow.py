@@ -63,9 +63,7 @@ class Mirror:
             self._wait(self.tracker)
 
     def catch_up(self, tables: dict[str, Table], notes: list[str]) -> None:
-        """Show everything that is missing, and the results tables; say in one line if the tracker
-        stays behind.
-        """
+        """Show everything that is missing, and the results tables; say if the tracker lags."""
         tracker = self.tracker
         if tracker is None:
             return
@@ -121,9 +119,7 @@ class Mirror:
 
 
 def projections(study: Study, goes_on: bool = False) -> Iterator[Projection]:
-    """Yield all units that show anything; `goes_on` says whether a sweep of them runs in this
-    process.
-    """
+    """Yield all units that show anything; `goes_on`: whether this process runs a sweep of them."""
     study = with_confirmation(study.snapshot())
     for unit, unit_status in zip(study.units, status.collect(study), strict=True):
         shown = project(study.setup_of(unit), unit, study.reader(unit), unit_status.state, goes_on)

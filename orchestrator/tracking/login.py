@@ -1,6 +1,4 @@
-"""Tells W&B's mode (online, offline or disabled), its server and login, and notes the content sent
-of each run.
-"""
+"""Finds W&B's mode, server and login, and notes the content that was sent of each run."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ PROJECT_NOTE = "project.json"
 
 
 def chosen_mode(configured: str) -> str:
-    """`online`, `offline` or `disabled`; for `auto` WANDB_MODE decides, else online if the user is
-    logged in.
-    """
+    """`online`, `offline` or `disabled`; `auto`: WANDB_MODE, else online for a logged-in user."""
     if configured != "auto":
         return configured
     match os.environ.get("WANDB_MODE"):
@@ -46,17 +42,13 @@ def chosen_mode(configured: str) -> str:
 
 
 def logged_in() -> bool:
-    """Whether W&B's client finds a key: in the environment, or in the file that `wandb login`
-    writes.
-    """
+    """Whether W&B's client finds a key in the environment or in the file of `wandb login`."""
     named = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
     return bool(named) or _in_netrc()
 
 
 def server_url() -> str:
-    """The server W&B's client talks to: `WANDB_BASE_URL`, the one noted by `wandb login --host`, or
-    the cloud.
-    """
+    """The server of W&B's client: `WANDB_BASE_URL`, that of `wandb login --host`, or the cloud."""
     folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
     noted = configparser.ConfigParser(default_section="default", interpolation=None)
     try:

@@ -34,9 +34,7 @@ class Projection:
 
     @property
     def name(self) -> str:
-        """Name with distinctive parts first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0
-        · arithmetic`.
-        """
+        """Distinctive parts first, as lists cut names: `TRB epsilon0=0.05 K=12 s0 · toy`."""
         return f"{self.unit.label} s{self.unit.seed} · {self.unit.setup}"
 
     @property
@@ -102,8 +100,7 @@ def outcome(state: str, goes_on: bool) -> str:
 
 
 def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
-    """Rows by step: committed metrics of update k, its seconds, and scores of the checkpoint after
-    k updates.
+    """Rows by step k: metrics of update k, its seconds, scores of the checkpoint after it.
 
     A row is final once training went past its step; until then it may still get a score.
     """
@@ -140,8 +137,7 @@ def results_id(experiment: Experiment) -> str:
 
 
 def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
-    """All values of `config.json` by dotted names such as `training.optimizer.lr`, and the code of
-    the run.
+    """All values of `config.json` by names such as `training.optimizer.lr`, and the run's code.
 
     Before a unit's start these are the values it would start with. Names without a value are left
     out.
@@ -176,9 +172,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
-    """The best checkpoint, the number of candidates, and its score on each benchmark; empty without
-    evaluations.
-    """
+    """The best checkpoint, its scores and the number of candidates; empty without evaluations."""
     ids = evaluation_protocol.evaluation_ids(setup)
     known = list(ids.values())
     best = selection.best_step(run, known) if unit.has_scores else None

@@ -142,9 +142,7 @@ def _session(tag: str, **part: Any) -> Summary:
 
 
 def bring_up_to_date(folder: Path, events: EventsOf) -> None:
-    """Write the events that the event file of `folder` lacks, or all into a new file where some
-    changed.
-    """
+    """Write events that `folder`'s event file lacks, or all into a new file if some changed."""
     folder.mkdir(parents=True, exist_ok=True)
     files = sorted(folder.glob(f"{PREFIX}*"))
     file_time = int(time.time())

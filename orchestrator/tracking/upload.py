@@ -1,5 +1,4 @@
-"""Shows run directories in Weights & Biases, as a projection that can be rebuilt from them at any
-time.
+"""Shows run directories in Weights & Biases, as a projection that can be rebuilt at any time.
 
 Offline, a run's fragments are removed and written anew; online, rows that the server has are
 skipped. Only committed steps are sent, so a crash neither loses nor doubles a row. Every call to

@@ -1,13 +1,18 @@
-"""Log rows of a training step, made of the digests of its rollouts and scores and of the rewards.
+"""Makes the log rows of a training step from the digests of its rollouts and scores, and rewards.
 
 A mean over no values is missing (None), not zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from orchestrator.data.prompts import prompt_text, token_texts
+from orchestrator.grading.gold import Gold
+from orchestrator.records.rollout_samples import RolloutSample
 from orchestrator.records.statistics import auroc
 from orchestrator.rollouts import Request
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
@@ -16,12 +21,12 @@ from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 def step_metrics(
     digest: RolloutDigest, scores: ScoresDigest | None, rewards: list[float | None]
 ) -> dict[str, Any]:
-    """Make a row of `metrics.jsonl` without the learner's numbers; `records.columns` describes the
-    columns.
-    """
-    metrics: dict[str, Any] = {"reward": mean_present(rewards), **digest.sampled}
+    """Make a row of `metrics.jsonl` (`records.columns`) without the learner's numbers."""
+    metrics: dict[str, Any] = {"reward": mean_present(rewards)}
+    metrics |= digest.sampled
     if scores is not None:
-        metrics |= {**scores.metrics, "support_auroc": auroc(scores.log_ratios, rewards)}
+        metrics |= scores.metrics
+        metrics["support_auroc"] = auroc(scores.log_ratios, rewards)
     return metrics | digest.behavior
 
 
@@ -33,8 +38,8 @@ def rollout_rows(
     rewards: list[float | None],
     texts: list[str],
 ) -> list[dict[str, Any]]:
-    """Rows of `rollouts.jsonl`; `texts` belong to the first rollouts, the other rows keep no text."""
-    rows = []
+    """Make rows of `rollouts.jsonl`; only the first rollouts have `texts`, which take much space."""
+    rows: list[dict[str, Any]] = []
     for index, request in enumerate(requests):
         row = {
             "step": step,
@@ -46,8 +51,36 @@ def rollout_rows(
             "teacher_log_prob": None if scores is None else scores.log_probs[index],
             "log_ratio": None if scores is None else scores.log_ratios[index],
         }
-        rows.append(row | ({"text": texts[index]} if index < len(texts) else {}))
+        if index < len(texts):
+            row["text"] = texts[index]
+        rows.append(row)
     return rows
+
+
+def rollout_samples(
+    requests: Sequence[Request],
+    digest: RolloutDigest,
+    rewards: list[float | None],
+    golds: Mapping[int, Gold | None],
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[RolloutSample]:
+    """The rollouts that the digest has token by token; `golds` are by the prompt's number."""
+    samples = []
+    for row, trace in enumerate(digest.traces):
+        key, gold = requests[row].key, golds[requests[row].key.prompt]
+        samples.append(
+            RolloutSample(
+                index=key.prompt,
+                sample=key.sample,
+                prompt=prompt_text(requests[row].prompt_ids, tokenizer),
+                gold=None if gold is None else gold.answer,
+                reward=rewards[row],
+                truncated=digest.truncated[row],
+                tokens=token_texts(digest.responses[row], tokenizer),
+                **vars(trace),
+            )
+        )
+    return samples
 
 
 def mean_present(values: list[float | None]) -> float | None:

@@ -1,5 +1,4 @@
-"""The loop of an evaluator: samples slices of any wanted checkpoints, one by one, on one resident
-sampler.
+"""The loop of an evaluator: samples slices of wanted checkpoints, one by one, on one sampler.
 
 Evaluators need no dispatcher. Each one reads the wanted slices from the run directories, claims a
 slice and writes its records. Any number of evaluators may run, on any machines that see the folder,
@@ -38,7 +37,7 @@ class EvaluationFailed(Exception):
     """A slice could not be sampled, for the reason in `__cause__`.
 
     The `claim` is still held; the handler that gives the slice up releases it. A process that ends
-    without a release leaves the claim to the next process, which so learns how often the slice was
+    without a release leaves the claim to the next process, which then knows how often the slice was
     begun.
     """
 
@@ -46,12 +45,12 @@ class EvaluationFailed(Exception):
         super().__init__(
             f"{wanted.unit_id}: step {wanted.sampling.step} of {wanted.sampling.benchmark}"
         )
-        self.wanted, self.claim = wanted, claim
+        self.wanted = wanted
+        self.claim = claim
 
 
 class EvaluationLoop:
-    """Works off the slices that are `pending` in a runs folder; holds the models of one setup at a
-    time.
+    """Works off the `pending` slices of a runs folder; holds the models of one setup at a time.
 
     `open_worker(setup)` opens the sampler of a setup, with the untrained student's weights. After
     `attempts` processes died on a slice it is given up, and its checkpoint gets an error.
@@ -64,8 +63,10 @@ class EvaluationLoop:
         open_worker: Callable[[str], GradedSampler],
         attempts: int,
     ):
-        self._runs, self._pending = runs, pending
-        self._open_worker, self._attempts = open_worker, attempts
+        self._runs = runs
+        self._pending = pending
+        self._open_worker = open_worker
+        self._attempts = attempts
         self._claims = Claims(runs)
         self._worker: GradedSampler | None = None
         self._setup: str | None = None  # the setup of the worker's models
@@ -95,25 +96,27 @@ class EvaluationLoop:
     # --- which slice comes next ---
 
     def _choose(self) -> tuple[PendingSlice, Lease] | None:
-        """Claim the next slice: of the loaded checkpoint, else one that decides a family, else of
-        the same setup.
-        """
+        """Claim the slice that `preference` puts first; None if no slice is left unclaimed."""
+
+        def rank(wanted: PendingSlice) -> tuple[bool, bool, bool]:
+            return preference(wanted, self._loaded, self._setup)
+
         fresh = self._refresh()
         while True:
-            for wanted in sorted(
-                self._wanted, key=lambda each: preference(each, self._loaded, self._setup)
-            ):
+            for wanted in sorted(self._wanted, key=rank):
                 self._wanted.remove(wanted)
                 claim = self._claim(wanted)
                 if claim is not None:
                     return wanted, claim
+            # The list of an earlier read may lack slices that became wanted since: only a new read
+            # tells that nothing is left.
             if fresh:
                 return None
             self._read_until = 0.0
             fresh = self._refresh()
 
     def _refresh(self) -> bool:
-        """Read the wanted slices, unless that was done lately; return whether they were read now."""
+        """Read the wanted slices, unless they were read lately; return whether they were read now."""
         begun = time.monotonic()
         if begun < self._read_until:
             return False
@@ -124,7 +127,8 @@ class EvaluationLoop:
 
     def _claim(self, wanted: PendingSlice) -> Lease | None:
         """Claim a slice; None if another evaluator holds it, or has just finished it."""
-        run, step = RunReader(self._runs, wanted.unit_id), wanted.sampling.step
+        run = RunReader(self._runs, wanted.unit_id)
+        step = wanted.sampling.step
         claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part.name)
         if claim is None:
             return None
@@ -135,6 +139,7 @@ class EvaluationLoop:
                 step,
                 f"lost: its process died in each of {self._attempts} attempts",
             )
+        # Looked at only under the claim: another evaluator may have finished since the last read.
         elif not (run.evaluation_path(wanted.evaluation_id, step) / wanted.part.name).exists():
             return claim
         claim.release(remove=True)
@@ -147,9 +152,11 @@ class EvaluationLoop:
         run = RunReader(self._runs, wanted.unit_id)
         benchmark, step, repetition = wanted.sampling
         name = RESCORING if repetition == evaluation_protocol.FRESH else EVALUATING
-        begun, loaded = time.monotonic(), self._loaded
+        begun = time.monotonic()
+        loaded = self._loaded
         worker = self._worker_with(wanted, run)
-        started, part = time.monotonic(), wanted.part
+        started = time.monotonic()
+        part = wanted.part
         if self._loaded != loaded:
             row = {
                 "step": step,
@@ -178,7 +185,8 @@ class EvaluationLoop:
         append_timing(run, row | {"seconds": seconds} | place())
         log = RunLog(run.path)
         log.line(
-            f"{name} step {step}: {part.responses} responses of {benchmark} in {seconds:.1f} s, {described(place())}"
+            f"{name} step {step}: {part.responses} responses of {benchmark} in {seconds:.1f} s, "
+            f"{described(place())}"
         )
         ids = wanted.score_ids
         if ids and not any(each.checkpoint == wanted.checkpoint for each in self._wanted):
@@ -189,40 +197,37 @@ class EvaluationLoop:
     def _worker_with(self, wanted: PendingSlice, run: RunReader) -> GradedSampler:
         """The worker of the slice's setup, with the weights of its checkpoint."""
         at_first = (wanted.setup, None)
-        if (
-            self._worker is None
-            or self._setup != wanted.setup
-            or (wanted.untrained and self._loaded != at_first)
-        ):
+        # A sampler cannot go back from loaded weights to the untrained student's: it is reopened.
+        has_other_weights = wanted.untrained and self._loaded != at_first
+        if self._worker is None or self._setup != wanted.setup or has_other_weights:
             self.close()
             with pulse.loading():
                 self._worker = self._open_worker(wanted.setup)
                 self._worker.start()
-            self._setup, self._loaded = wanted.setup, at_first
+            self._setup = wanted.setup
+            self._loaded = at_first
         if not wanted.untrained and self._loaded != wanted.checkpoint:
             step = wanted.sampling.step
             if wanted.checkpoint not in self._verified:
                 run.verify_checkpoint(step)
                 self._verified.add(wanted.checkpoint)
-            self._loaded = None
+            self._loaded = None  # in case loading fails halfway
             self._worker.load(WeightsRef(step, run.checkpoint_path(step)), run.canary(step))
             self._loaded = wanted.checkpoint
         return self._worker
 
 
 def study_evaluator(study: Study, pairs: Pairs, attempts: int) -> EvaluationLoop:
-    """The loop over the slices that a study wants, which opens the engines of its setups' samplers
-    in this process.
-    """
+    """The loop over the slices that a study wants, with engines in this process."""
     if not study.experiment.runtime.placement.gpus:
         hide_gpus()
 
     def open_worker(name: str) -> GradedSampler:
-        experiment, setup = study.experiment, study.experiment.setups[name]
+        experiment = study.experiment
+        setup = experiment.setups[name]
         student, teacher = pairs[name]
-        sampler = open_engine(
-            setup.engine.sampler, Job(setup, experiment.runtime, student, trains=False)
-        ).sampler()
+        job = Job(setup, experiment.runtime, student, trains=False)
+        sampler = open_engine(setup.engine.sampler, job).sampler()
         deadline_s = experiment.runtime.grader_deadline_s
         return GradedSampler(setup, teacher, sampler, experiment.data_dir, deadline_s)
 

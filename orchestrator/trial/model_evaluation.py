@@ -28,13 +28,12 @@ from orchestrator.trial.evaluation_loop import EvaluationLoop
 from orchestrator.workers.graded_sampling import GradedSampler
 
 ATTEMPTS = 3  # at a slice whose processes die
-STEP = 0  # under which the folder keeps the model, whichever step its samples are those of
+STEP = 0  # the step under which the folder keeps the model; its samples may be of another step
 
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """The samples to take of a model: as of a sweep's unit with this seed, at the checkpoint of
-    this step.
+    """The samples to take of a model, equal to those of a unit with this `seed` at this `step`.
 
     `job` opens the engine on the model; its setup names the benchmarks with the samples of each.
     `folder` keeps the slices. Processes receive it pickled.
@@ -53,14 +52,15 @@ class ModelEvaluation:
         return RunReader(self.folder.parent, self.folder.name)
 
     def begin(self) -> None:
-        """Make the folder, and clear earlier failures and lost claims so that they are tried again."""
+        """Make the folder, and clear earlier failures and lost claims for another attempt."""
         self.folder.mkdir(parents=True, exist_ok=True)
         Claims(self.folder.parent).forget_lost(self.folder.name)
         forget_evaluation_errors(self._run)
 
     def pending(self) -> list[PendingSlice]:
         """The slices that are still missing, without those of benchmarks that failed."""
-        ids, evaluation = evaluation_ids(self.job.setup), self.job.setup.evaluation
+        ids = evaluation_ids(self.job.setup)
+        evaluation = self.job.setup.evaluation
         pending: list[PendingSlice] = []
         for benchmark, evaluation_id in ids.items():
             if self._run.evaluation_error(evaluation_id, STEP) is not None:

@@ -1,8 +1,8 @@
 """The continuation probe: prompts → rollouts of both behaviors → prefixes → continuations → grades.
 
-A rollout has the key of optimizer step 0, so the probe looks at the very rollouts that training
-begins with. Both behaviors use the same uniforms, and so do their continuations: if the behaviors
-have not parted by token t, their outcomes are equal. A rollout that ended within t tokens has no
+A rollout has the key of optimizer step 0, so the probe looks at the very rollouts with which
+training begins. Both behaviors use the same uniforms, and so do their continuations: if the
+behaviors agree up to token t, their outcomes are equal. A rollout that ended within t tokens has no
 prefix of that length. It keeps the grade of its finished answer, and counts as often as it would
 have been continued.
 """
@@ -53,8 +53,9 @@ PREFIX_TOKENS = 2**17
 
 @dataclass(frozen=True)
 class Cut:
-    """One rollout at one truncation length: the requests that continue it (none if it had ended),
-    and its grade.
+    """One rollout at one truncation length, with its grade and the requests that continue it.
+
+    A rollout that ended within the length has no requests.
     """
 
     prompt: int
@@ -84,8 +85,10 @@ class ContinuationProbe:
     """The state that all steps of a probe share."""
 
     def __init__(self, spec: WorkerSpec, run: RunWriter, grader: Grader):
-        self.spec, self.settings = spec, spec.setup.probe
-        self.run, self.grader = run, grader
+        self.spec = spec
+        self.settings = spec.setup.probe
+        self.run = run
+        self.grader = grader
         # The solved prefix needs whole distributions, which only this engine gives.
         self.engine = TorchEngine(job_of(spec))
 
@@ -108,9 +111,7 @@ class ContinuationProbe:
         return graded[: self.settings.prompts]
 
     def take(self, step: int) -> None:
-        """Probe the prompts of one commit and append their rows; the first commit has the documents
-        too.
-        """
+        """Probe the prompts of one commit and append their rows, at first also the documents."""
         prompts = self.prompts[step * PROMPTS_AT_ONCE : (step + 1) * PROMPTS_AT_ONCE]
         student, blended = BEHAVIORS
         sources = {
@@ -132,10 +133,8 @@ class ContinuationProbe:
         self.run.append(log, (where | dict(row) for row in rows))
 
     def sample(self, prompts: Prompts, behavior: Behavior) -> ProbeSource:
-        """Sample the rollouts of step 0, in prompt order; grade them, and let the teacher score
-        them.
-        """
-        requests = []
+        """Sample the rollouts of step 0 in prompt order, score them by the teacher, and grade them."""
+        requests: list[Request] = []
         for index, prompt in prompts:
             for sample in range(self.settings.prefixes):
                 key = SequenceKey(Purpose.TRAINING, self.spec.unit.seed, 0, index, sample)
@@ -150,11 +149,12 @@ class ContinuationProbe:
 
     def cut(self, source: ProbeSource, length: int) -> list[Cut]:
         """Cut each rollout to `length` tokens, and make the requests that continue it from there."""
-        cuts = []
+        cuts: list[Cut] = []
         for row, request in enumerate(source.rollouts.requests):
-            prefix, key = source.rollouts.response(row)[:length], request.key
+            prefix = source.rollouts.response(row)[:length]
+            key = request.key
             ended = self.spec.setup.student.eos in prefix
-            requests = []
+            requests: list[Request] = []
             for repetition in range(0 if ended else self.settings.continuations):
                 own_key = SequenceKey(
                     Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, repetition
@@ -177,12 +177,12 @@ class ContinuationProbe:
         if not requests:
             return {}
         rollouts = self.generate(continuer, requests, length)
-        texts = []
+        texts: list[str] = []
         for row, request in enumerate(requests):
             # A prompt ends with the prefix, which belongs to the answer.
             texts.append(self.text([*request.prompt_ids[-length:], *rollouts.response(row)]))
         grades = self.grade([request.key.prompt for request in requests], texts)
-        outcomes = {}
+        outcomes: dict[Request, ProbeOutcome] = {}
         for row, request in enumerate(requests):
             outcomes[request] = ProbeOutcome(grades[row], bool(rollouts.truncated_B[row]))
         return outcomes
@@ -198,38 +198,40 @@ class ContinuationProbe:
         self, cuts: dict[str, list[Cut]], outcomes: dict[Request, ProbeOutcome]
     ) -> Iterator[dict[str, Any]]:
         """Counts of each behavior and prompt."""
-        each = self.settings.prefixes
-        for name, own in cuts.items():
-            for start in range(0, len(own), each):
-                group = own[start : start + each]
+        prefixes = self.settings.prefixes
+        for name, of_behavior in cuts.items():
+            for start in range(0, len(of_behavior), prefixes):
+                group = of_behavior[start : start + prefixes]
                 yield {"behavior": name, "prompt": group[0].prompt} | self.counts(group, outcomes)
 
     def counts(self, cuts: list[Cut], outcomes: dict[Request, ProbeOutcome]) -> dict[str, int]:
-        """Counts over the continuations of one prompt's rollouts; a finished answer counts
-        `continuations` times.
+        """Counts over the continuations of one prompt's rollouts.
+
+        A finished answer counts `continuations` times, as if each had ended at once.
         """
-        ended = [ProbeOutcome(cut.grade, False) for cut in cuts if not cut.requests]
-        found = ended * self.settings.continuations
-        found += [outcomes[request] for cut in cuts for request in cut.requests]
-        return {
-            "prefixes": len(cuts),
-            "finished": len(ended),
-            "n": len(found),
-            "correct": sum(outcome.grade.correct for outcome in found),
-            "truncated": sum(outcome.truncated for outcome in found),
-            "no_answer": sum(outcome.grade.extracted is None for outcome in found),
-            "timed_out": sum(outcome.grade.timed_out for outcome in found),
-        }
+        counts = {"prefixes": len(cuts), "finished": 0}
+        counts |= {"n": 0, "correct": 0, "truncated": 0, "no_answer": 0, "timed_out": 0}
+        for cut in cuts:
+            of_cut = [outcomes[request] for request in cut.requests]
+            if not cut.requests:
+                counts["finished"] += 1
+                of_cut = [ProbeOutcome(cut.grade, truncated=False)] * self.settings.continuations
+            for outcome in of_cut:
+                counts["n"] += 1
+                counts["correct"] += outcome.grade.correct
+                counts["truncated"] += outcome.truncated
+                counts["no_answer"] += outcome.grade.extracted is None
+                counts["timed_out"] += outcome.grade.timed_out
+        return counts
 
     def write_documents(self, prompts: Prompts, sources: dict[str, ProbeSource]) -> None:
-        """Write the solved prefix and the prompt-matched rollouts, from the first sample of each
-        prompt.
-        """
-        each = self.settings.prefixes
-        rows = range(0, min(len(prompts), EXCERPTS) * each, each)
+        """Write the solved prefix and the prompt-matched rollouts, of each prompt's first sample."""
+        prefixes = self.settings.prefixes
+        rows = range(0, min(len(prompts), EXCERPTS) * prefixes, prefixes)
         example, matched = DOCUMENTS
         budgets = self.spec.unit.identity["budgets"]
-        vanilla, store = sources[REFERENCE].rollouts, self.engine.store
+        vanilla = sources[REFERENCE].rollouts
+        store = self.engine.store
         visited = [(vanilla.requests[row].prompt_ids, vanilla.response(row)) for row in rows]
         solved = solved_example(store.student, store.teacher, visited, self.tokenizer, budgets)
         self.run.write_document(example, solved)

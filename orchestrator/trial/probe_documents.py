@@ -1,6 +1,4 @@
-"""Documents of the probe for readers: one prefix with its solved trust regions, and prompt-matched
-rollouts.
-"""
+"""Makes the probe's documents: a prefix with solved trust regions, and prompt-matched rollouts."""
 
 from __future__ import annotations
 
@@ -25,9 +23,10 @@ from orchestrator.workers.digests import digest_rollouts, digest_scores
 EXCERPTS = 8  # prompts
 SHOWN_TOKENS = 10
 PATH_STEPS = 50
-# A prefix is worth showing if the student is torn between more than this many tokens of more than
-# this mass, and the teacher's favourite is among them.
-PLAUSIBLE_TOKENS, PLAUSIBLE_MASS = 3, 0.05
+# A prefix is worth showing if the student gives more than this many tokens more than this mass each,
+# and the teacher's favourite is among them.
+PLAUSIBLE_TOKENS = 3
+PLAUSIBLE_MASS = 0.05
 HEAD_CHUNK = 256  # positions whose full-vocabulary rows are held at once
 
 Prompts = list[tuple[int, TrainingPrompt]]  # with their positions in the training order
@@ -50,7 +49,8 @@ class ProbeSource:
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of `rollouts.jsonl`, of step 0 and without texts."""
-        digest, scores = digest_rollouts(self.rollouts), digest_scores(self.rollouts, self.scores)
+        digest = digest_rollouts(self.rollouts)
+        scores = digest_scores(self.rollouts, self.scores)
         return rollout_rows(0, self.rollouts.requests, digest, scores, self.rewards, [])
 
 
@@ -64,12 +64,15 @@ def excerpts(
     prompts: Prompts, sources: dict[str, ProbeSource], rows: Sequence[int]
 ) -> list[dict[str, Any]]:
     """The rollouts `rows`, one for each of the first prompts, of every behavior side by side."""
-    documents = []
+    documents: list[dict[str, Any]] = []
     for (_, prompt), row in zip(prompts, rows, strict=False):  # prompts outnumber rows
-        of_behaviors = {name: _excerpt(source, row) for name, source in sources.items()}
-        documents.append(
-            {"prompt": prompt.problem.text, "gold": gold_of(prompt).answer, **of_behaviors}
-        )
+        document: dict[str, Any] = {
+            "prompt": prompt.problem.text,
+            "gold": gold_of(prompt).answer,
+        }
+        for behavior, source in sources.items():
+            document[behavior] = _excerpt(source, row)
+        documents.append(document)
     return documents
 
 
@@ -94,18 +97,20 @@ def solved_example(
 ) -> dict[str, Any]:
     """Solve every budget at the first visited prefix where the policies clearly differ.
 
-    They clearly differ if KL(q‖p) is above the median of all visited prefixes, and the student is
-    torn between several tokens of which the teacher favours one. Without such a prefix, the one
+    They clearly differ if KL(q‖p) is above the median of all visited prefixes, and the teacher
+    favours one of several tokens that the student finds plausible. Without such a prefix, the one
     with the largest KL(q‖p) is taken. `path` holds pairs of β and KL(μ_β‖p) in nats.
     """
     row, position = _telling_prefix(student, teacher, visited)
     prompt, response = visited[row]
     end = (prompt, response[: position + 1])
-    log_p, log_q = _last_log_probs(student, end), _last_log_probs(teacher, end)
-    p, q = log_p.exp(), log_q.exp()
+    log_p = _last_log_probs(student, end)
+    log_q = _last_log_probs(teacher, end)
+    p = log_p.exp()
+    q = log_q.exp()
     either = torch.maximum(p, q)
     shown = either.topk(min(SHOWN_TOKENS, int((either > 0).sum()))).indices
-    path = []
+    path: list[list[float]] = []
     for step in range(PATH_STEPS + 1):
         beta = step / PATH_STEPS
         path.append([beta, _path_kl(log_p, log_q, beta)])
@@ -125,9 +130,12 @@ def _telling_prefix(
     student: CausalModel, teacher: CausalModel, visited: list[Visited]
 ) -> tuple[int, int]:
     """Index of a response, and of the position in it just after the chosen prefix."""
-    places, divergences, torn = [], [], []
+    places: list[tuple[int, int]] = []
+    divergences: list[Tensor] = []
+    torn: list[Tensor] = []
     for row, pair in enumerate(visited):
-        places += [(row, position) for position in range(len(pair[1]))]
+        for position in range(len(pair[1])):
+            places.append((row, position))
         for log_p, log_q in zip(_log_probs(student, pair), _log_probs(teacher, pair), strict=True):
             divergences.append(speculation.kl_divergence(log_q, log_p).cpu())
             plausible = log_p.exp() > PLAUSIBLE_MASS
@@ -139,9 +147,7 @@ def _telling_prefix(
 
 
 def _log_probs(model: CausalModel, pair: Visited) -> Iterator[Tensor]:
-    """Canonical log-probabilities at the prefixes of one response, in order: chunks of shape (N,
-    V).
-    """
+    """Yield canonical log-probabilities at the prefixes of one response, chunks of shape (N, V)."""
     hidden = model.predicting(padded([pair[0]], [pair[1]], model.device))
     for part in hidden.split(HEAD_CHUNK):
         yield model.log_prob(model.head(part))
@@ -161,9 +167,16 @@ def _solution(log_p: Tensor, log_q: Tensor, epsilon: float, shown: Tensor) -> di
 def _path_kl(log_p: Tensor, log_q: Tensor, beta: float) -> float:
     """KL(μ_β‖p), μ_β ∝ p^(1−β) q^β (paper, Eq. 2)."""
     live = log_p > NEG_INF
-    p, q = log_p[live], log_q[live]
-    mixed = (p if beta == 0 else q if beta == 1 else torch.lerp(p, q, beta)).log_softmax(-1)
-    return float(speculation.kl_divergence(mixed, p))
+    p = log_p[live]
+    q = log_q[live]
+    # At the ends without `lerp`, which would make nan of 0 · −∞.
+    if beta == 0:
+        mixed = p
+    elif beta == 1:
+        mixed = q
+    else:
+        mixed = torch.lerp(p, q, beta)
+    return float(speculation.kl_divergence(mixed.log_softmax(-1), p))
 
 
 def _text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

@@ -16,7 +16,8 @@ from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import PeakWatch, granted
 from orchestrator.errors import NotFinite
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
-from orchestrator.grading.grader import Grader
+from orchestrator.experiment.units import sampled_steps
+from orchestrator.grading.grader import Gold, Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
 from orchestrator.records.columns import BUDGET_GIB, LEARN, PEAK_GIB, REWARD, ROLLOUT, SCORE, TRAIN
@@ -40,12 +41,13 @@ class TrainingStep:
     tokenizer: PreTrainedTokenizerBase
     grader: Grader
     start: Callable[..., None]  # `training_loop.Trial.start`
-    place: Mapping[str, Any] = field(default_factory=dict)  # where the learner works
+    place: Mapping[str, Any] = field(default_factory=dict)  # host and process of the learner
     watch: PeakWatch | None = None  # over the GPU of this process
 
     def take(self, step: int) -> None:
-        """Sample, score, learn and log step `step`; NotFinite names the step at which training
-        diverged.
+        """Sample, score, learn and log step `step`.
+
+        Raises NotFinite, which names the step, if training has diverged.
         """
         try:
             self._take(step)
@@ -54,25 +56,31 @@ class TrainingStep:
             raise NotFinite(f"step {step}: {error} (training.optimizer.lr={rate:g}?)") from error
 
     def _take(self, step: int) -> None:
-        unit, training, roles = self.spec.unit, self.spec.setup.training, self.roles
+        unit = self.spec.unit
+        training = self.spec.setup.training
+        roles = self.roles
         clock = Clock(self.watch)
         prompts = self.data.batch(unit.first_batch + step, training.prompts_per_step)
         requests = self.requests(step, prompts)
+        keeps = step in sampled_steps(unit, self.spec.setup)
+        traced = self.spec.runtime.rollout_texts if keeps else 0
         if unit.is_supervised:
-            rollouts, sampled = roles.teacher.sample(requests)
+            rollouts, sampled = roles.teacher.sample(requests, traced)
         else:
             roles.refresh(step)
             rollouts, sampled = roles.rollout.sample(
                 requests,
                 behavior_at(unit.method, unit.knobs, step),
                 response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
+                traced,
             )
         digest = sampled.get()
         clock.lap(ROLLOUT)
         # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in its
         # own process scores while this process grades, so `score` is the time that grading does not
         # hide.
-        scores, scored = None, None
+        scores = None
+        scored = None
         if not unit.is_supervised:
             if digest.scores is None:
                 self.start(step, teacher=roles.teacher)
@@ -89,50 +97,52 @@ class TrainingStep:
         _check_finite(learned)
         clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)
+        if digest.traces:
+            golds = {index: prompt.problem.gold for index, prompt in prompts}
+            samples = diagnostics.rollout_samples(requests, digest, rewards, golds, self.tokenizer)
+            self.run.write_samples(step, samples)
         self.run.append_timing(
             {"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)}
         )
 
     def memory(self, step: int, clock: Clock) -> dict[str, dict[str, float]]:
-        """GiB of the GPU at each phase's peak, beside the phase's budget; empty without a watched
-        GPU.
-        """
+        """GiB of the GPU at each phase's peak, beside its budget; empty without a watched GPU."""
         if not clock.peaks:
             return {}
-        job, unit = job_of(self.spec), self.spec.unit
+        job = job_of(self.spec)
+        unit = self.spec.unit
         sampling: Situation = "decoding"
         if unit.is_supervised:
             sampling = "answering"
         elif behavior_at(unit.method, unit.knobs, step).needs_teacher:
             sampling = "blending"
         situations: dict[str, Situation] = {ROLLOUT: sampling, SCORE: "scoring", LEARN: "learning"}
-        budgets = {
-            phase: granted(job, situation)
-            for phase, situation in situations.items()
-            if phase in clock.peaks
-        }
-        return {
-            PEAK_GIB: {phase: gib for phase, gib in clock.peaks.items() if phase in situations},
-            BUDGET_GIB: {
-                phase: round(found.total_gib, 2)
-                for phase, found in budgets.items()
-                if found is not None
-            },
-        }
+        peaks: dict[str, float] = {}
+        budgets: dict[str, float] = {}
+        for phase, gib in clock.peaks.items():
+            if phase not in situations:  # grading takes no GPU
+                continue
+            peaks[phase] = gib
+            budget = granted(job, situations[phase])
+            if budget is not None:
+                budgets[phase] = round(budget.total_gib, 2)
+        return {PEAK_GIB: peaks, BUDGET_GIB: budgets}
 
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
         """Make samples_per_prompt requests for each prompt, in prompt order."""
-        unit, training = self.spec.unit, self.spec.setup.training
+        unit = self.spec.unit
         purpose = Purpose.SFT if unit.is_supervised else Purpose.TRAINING
-        return [
-            Request(prompt.ids, SequenceKey(purpose, unit.seed, step, index, sample))
-            for index, prompt in prompts
-            for sample in range(training.samples_per_prompt)
-        ]
+        requests: list[Request] = []
+        for index, prompt in prompts:
+            for sample in range(self.spec.setup.training.samples_per_prompt):
+                key = SequenceKey(purpose, unit.seed, step, index, sample)
+                requests.append(Request(prompt.ids, key))
+        return requests
 
     def objective(self, step: int) -> Objective:
         """The objective that this step minimises."""
-        unit, training = self.spec.unit, self.spec.setup.training
+        unit = self.spec.unit
+        training = self.spec.setup.training
         if unit.is_supervised:
             return Objective("nll")
         assert unit.method is not None
@@ -144,13 +154,14 @@ class TrainingStep:
         digest: RolloutDigest,
         prompts: list[tuple[int, TrainingPrompt]],
     ) -> tuple[list[str], list[float | None]]:
-        """Grade all responses together; return their texts, and 1.0 or 0.0 for each whose prompt
-        has a gold.
+        """Grade all responses together; return their texts and rewards.
+
+        A reward is 1.0 or 0.0, and None for a prompt without a gold.
         """
         golds = {index: prompt.problem.gold for index, prompt in prompts}
         eos = self.spec.setup.student.eos
         texts = [response_text(response, eos, self.tokenizer) for response in digest.responses]
-        asked = {}
+        asked: dict[int, tuple[Gold, str]] = {}
         for row, request in enumerate(requests):
             gold = golds[request.key.prompt]
             if gold is not None:
@@ -185,9 +196,9 @@ def _check_finite(learned: dict[str, float]) -> None:
 
 
 class Clock:
-    """Seconds between laps, added up by name. With a `watch`, also the peak of memory in each lap.
+    """Seconds between laps, added up by name.
 
-    `peaks` are GiB of the GPU.
+    With a `watch` also the `peaks` of GPU memory in each lap, in GiB.
     """
 
     def __init__(self, watch: PeakWatch | None = None) -> None:

@@ -39,8 +39,11 @@ class Trial:
     """One unit in training."""
 
     def __init__(self, spec: WorkerSpec, run: RunWriter, roles: Roles):
-        self.spec, self.unit, self.setup = spec, spec.unit, spec.setup
-        self.run, self.roles = run, roles
+        self.spec = spec
+        self.unit = spec.unit
+        self.setup = spec.setup
+        self.run = run
+        self.roles = roles
         self.started: set[str] = set()
 
     @functools.cached_property
@@ -62,7 +65,8 @@ class Trial:
         self.start(self.run.next_step, learner=self.roles.learner)
         if self.unit.is_supervised:
             self.start(self.run.next_step, teacher=self.roles.teacher)
-        else:  # the teacher starts with the first step that it scores: blended steps bring their scores
+        else:
+            # The teacher starts with the first step that it scores: blended steps bring their scores.
             self.start(self.run.next_step, rollout=self.roles.rollout)
         if self.run.next_step:
             with pulse.loading():
@@ -88,9 +92,7 @@ class Trial:
                 watch.close()
 
     def start(self, step: int, **roles: Rollout | Teacher | Learner) -> None:
-        """Start those `roles` that are not up yet, before step `step`; the time is not charged to
-        the step.
-        """
+        """Start the `roles` that are not up yet, before step `step` and outside of its time."""
         for name, role in roles.items():
             if name not in self.started:
                 begun = time.monotonic()
@@ -105,6 +107,6 @@ class Trial:
                 self.started.add(name)
 
     def save(self, folder: Path) -> None:
-        """Save a complete model folder: weights, configuration, tokenizer and the learner's state."""
+        """Save a complete model folder: weights, configuration, tokenizer, the learner's state."""
         self.roles.learner.save(folder)
         self.tokenizer.save_pretrained(folder)

@@ -63,7 +63,8 @@ class Remote:
     """Workers in actors: calls return at once, and values move directly between actors."""
 
     def __init__(self, actors: dict[RoleName, Any], timeout_s: float):
-        self._actors, self._timeout_s = actors, timeout_s
+        self._actors = actors
+        self._timeout_s = timeout_s
 
     def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> There[First]:
         (handle,) = self._call(role, method, arguments, results=1)
@@ -79,20 +80,22 @@ class Remote:
         self, role: RoleName, method: Callable[..., Any], arguments: Any, results: int
     ) -> list[There[Any]]:
         actor = self._actors[role]
-        # Ray resolves references among the top-level arguments, and fetches values from their
-        # makers.
-        values = [
-            argument.reference if isinstance(argument, There) else argument
-            for argument in arguments
-        ]
+        # Ray resolves references among the top-level arguments, and fetches the values from the
+        # actors that made them.
+        values: list[Any] = []
+        for argument in arguments:
+            values.append(argument.reference if isinstance(argument, There) else argument)
         answer = actor.call.options(num_returns=results).remote(role, method, *values)
         references = answer if results > 1 else [answer]
         name = f"{role}.{method.__name__}"
         return [There(reference, actor, name, self._timeout_s) for reference in references]
 
     def close(self) -> None:
-        for actor in {id(actor): actor for actor in self._actors.values()}.values():
-            ray.kill(actor)
+        killed: set[int] = set()
+        for actor in self._actors.values():
+            if id(actor) not in killed:  # roles may share an actor
+                ray.kill(actor)
+                killed.add(id(actor))
 
 
 class There(Generic[First]):
@@ -100,7 +103,9 @@ class There(Generic[First]):
 
     def __init__(self, reference: Any, actor: Any, name: str, timeout_s: float):
         self.reference = reference
-        self._actor, self._name, self._timeout_s = actor, name, timeout_s
+        self._actor = actor
+        self._name = name
+        self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
     def get(self) -> First:
@@ -109,16 +114,19 @@ class There(Generic[First]):
         Fails early if the actor is dead or does not answer.
         """
         done = -1
-        while not ray.wait(
-            [self.reference], timeout=min(ASK_EVERY_S, max(self._deadline - time.monotonic(), 0.0))
-        )[0]:
+        while True:
+            left = max(self._deadline - time.monotonic(), 0.0)
+            ready, _ = ray.wait([self.reference], timeout=min(ASK_EVERY_S, left))
+            if ready:
+                break
             if time.monotonic() >= self._deadline:
                 raise GetTimeoutError(
                     f"{self._name} has taken {self._timeout_s:g} s (runtime.worker_timeout_s)"
                 )
-            before, done = done, ray.get(self._actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
-            if done != before:  # an actor's progress is the trial's sign of life
+            pieces = ray.get(self._actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
+            if pieces != done:  # an actor's progress is the trial's sign of life
                 pulse.advance()
+            done = pieces
         try:
             return ray.get(self.reference)
         except RayTaskError as error:  # raise the worker's own error, as a local call would

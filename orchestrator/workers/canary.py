@@ -35,8 +35,10 @@ def canary(ids: Sequence[int], log_probs: Sequence[float]) -> dict[str, Any]:
 
 def difference(expected: dict[str, Any], log_probs: Sequence[float]) -> float:
     """Mean distance in nats between a sampler's log-probabilities and the checkpoint's."""
-    pairs = list(zip(log_probs, expected["log_probs"], strict=True))
-    return sum(abs(here - there) for here, there in pairs) / len(pairs)
+    total = 0.0
+    for here, there in zip(log_probs, expected["log_probs"], strict=True):
+        total += abs(here - there)
+    return total / len(log_probs)
 
 
 def check_canary(expected: dict[str, Any], log_probs: Sequence[float], dtype: str) -> None:

@@ -72,10 +72,14 @@ class Rollout:
         self.transport.call("rollout", RolloutWorker.load, weights).get()
 
     def sample(
-        self, requests: list[Request], behavior: Behavior, max_tokens: int | None = None
+        self,
+        requests: list[Request],
+        behavior: Behavior,
+        max_tokens: int | None = None,
+        traced: int = 0,
     ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
         return self.transport.call_for_two(
-            "rollout", RolloutWorker.sample, requests, behavior, max_tokens
+            "rollout", RolloutWorker.sample, requests, behavior, max_tokens, traced
         )
 
 
@@ -86,7 +90,7 @@ class Teacher:
     transport: Transport
 
     def start(self, step: int) -> None:
-        """The same, whatever step it starts at."""
+        """Start the teacher, which is the same for all steps."""
         self.transport.call("teacher", TeacherWorker.start).get()
 
     def place(self) -> dict[str, Any]:
@@ -97,8 +101,10 @@ class Teacher:
     ) -> tuple[Handle[TeacherScores], Handle[ScoresDigest]]:
         return self.transport.call_for_two("teacher", TeacherWorker.score, rollouts)
 
-    def sample(self, requests: list[Request]) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
-        return self.transport.call_for_two("teacher", TeacherWorker.sample, requests)
+    def sample(
+        self, requests: list[Request], traced: int = 0
+    ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
+        return self.transport.call_for_two("teacher", TeacherWorker.sample, requests, traced)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class Learner:
     transport: Transport
 
     def start(self, step: int) -> None:
-        """The same, whatever step it starts at."""
+        """Start the learner, which is the same for all steps."""
         self.transport.call("learner", LearnerWorker.start).get()
 
     def place(self) -> dict[str, Any]:
@@ -196,9 +202,9 @@ class Inline:
         self._host = Host(spec)
 
     def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> Here[First]:
-        values = [
-            argument.value if isinstance(argument, Here) else argument for argument in arguments
-        ]
+        values: list[Any] = []
+        for argument in arguments:
+            values.append(argument.value if isinstance(argument, Here) else argument)
         return Here(self._host.call(role, method, *values))
 
     def call_for_two(

@@ -21,11 +21,11 @@ import pytest
 from analysis.costs import family_costs
 from analysis.figures.curves import Series
 from analysis.numbers import p_text
+from analysis.report.assets import CSS
 from analysis.report.diagnostics import early_mean, last_step
 from analysis.report.html import Html, element, join, table
 from analysis.report.page import build_page, write_report
 from analysis.report.spending import costs_section
-from analysis.report.style import CSS
 from analysis.report.summary import summary
 from analysis.report.texts import decimal, duration_in_words
 from analysis.scores.verdict import Verdict
@@ -133,7 +133,8 @@ def root(text: str) -> ElementTree.Element:
 
 
 def parsed(text: str) -> ElementTree.Element:
-    """A page as a tree; that it is one says that every element is closed."""
+    """A page as a tree without its scripts; that it is one says that every element is closed."""
+    text = re.sub(r"<script[^>]*>.*?</script>", "", text, flags=re.DOTALL)
     return ElementTree.fromstring(
         re.sub(r"<(meta|link|img|source)([^>]*)>", r"<\1\2/>", text.removeprefix("<!doctype html>"))
     )
@@ -391,7 +392,10 @@ def test_the_same_directories_give_the_same_bytes(page: Path, text: str, study: 
 
 
 def test_texts_of_rollouts_are_inert(text: str) -> None:
-    assert "<script" not in text
+    own = ["curves-data", "plotly", None, None]
+    found = re.findall(r'<script(?: type="[^"]*" id="([^"]*)")?>', text)
+    assert [key or None for key in found] == own
+    assert len(re.findall(r"</?script", text)) == 2 * len(own)
     assert text.count("&lt;script&gt;") == 2
     assert not re.findall(r"<img (?!src=\"data:)", text)
 
@@ -489,13 +493,34 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+def open_drawn(tab: Browser, page: Path, width: int) -> None:
+    """Open a page and wait until its chart is drawn."""
+    tab.open(page, width)
+    tab.evaluate(
+        """new Promise((done) => {
+          const look = () => document.querySelector(".chart[data-drawn]") ? done() : setTimeout(look, 20);
+          look();
+        })"""
+    )
+
+
+def press(tab: Browser, key: str) -> None:
+    """A key of the keyboard, on whatever has the focus."""
+    code = {"Enter": 13, " ": 32, "ArrowLeft": 37}[key]
+    text = {"Enter": "\r", " ": " "}.get(key, "")
+    tab.call(
+        "Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code
+    )
+    tab.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+
+@pytest.mark.parametrize("width", [1920, 1280, 390])
 def test_a_browser_shows_it_without_complaint(
     tab: Browser, page: Path, root: ElementTree.Element, width: int
 ) -> None:
     keys = len(tables(root, "parameters")["Keys of the experiment file"]) - 1
     before = len(tab.requests)
-    tab.open(page, width)
+    open_drawn(tab, page, width)
     assert tab.evaluate("[document.title, document.compatMode]") == [
         "quickstart – trb report",
         "CSS1Compat",
@@ -519,6 +544,7 @@ def test_a_browser_shows_it_without_complaint(
     ) == [
         *(1, 8, 4, 3),  # setups, scores, selected checkpoints, scores at equal cost
         12,  # what pass@1 hides
+        3,  # values at one step
         *(3, 3, 9),  # diagnostics twice, costs
         *(10, 7, keys),  # units, methods, keys
         *(2, 2),  # benchmarks, data
@@ -528,9 +554,84 @@ def test_a_browser_shows_it_without_complaint(
     assert [url for url in loaded if not url.startswith("data:")] == [page.as_uri()]
 
 
+def test_trials_are_sorted_by_their_headings_and_filtered_by_words(
+    tab: Browser, page: Path
+) -> None:
+    open_drawn(tab, page, 1280)
+    column = "[...document.querySelectorAll('#trials tbody tr')].map(r => r.cells[%d].textContent)"
+    scores = tab.evaluate(column % 4)
+    assert scores[:5] == ["75.0", "50.0", "25.0", "25.0", "–"]
+    heading = "document.querySelectorAll('#trials thead button')[%d]"
+    tab.evaluate(f"{heading % 4}.click()")
+    assert tab.evaluate(column % 4) == scores
+    tab.evaluate(f"{heading % 4}.click()")
+    assert tab.evaluate(column % 4) == [*reversed(scores[:4]), *scores[4:]]  # missing ones last
+    assert tab.evaluate(f"{heading % 4}.parentElement.ariaSort") == "ascending"
+    tab.evaluate(f"{heading % 0}.focus()")
+    press(tab, "Enter")
+    names = tab.evaluate(column % 0)
+    assert names == sorted(names, key=str.casefold)
+    assert tab.evaluate("document.querySelectorAll('#trials [aria-sort]').length") == 1
+    tab.evaluate("document.querySelector('#trials input').focus()")
+    tab.call("Input.insertText", text="waiting skd")
+    shown = tab.evaluate("[...document.querySelectorAll('#trials tbody tr:not([hidden])')].length")
+    waiting = [name for name in names if "SKD" in name]
+    assert shown == len(waiting) - 1  # one of them is done
+    assert tab.evaluate("document.querySelector('#trials output').value") == f"{shown} of 10 rows"
+
+
+def test_points_of_curves_name_themselves_and_methods_are_switched(
+    tab: Browser, page: Path
+) -> None:
+    open_drawn(tab, page, 1280)
+    at = """(() => {
+      const chart = document.querySelector('.chart');
+      chart.scrollIntoView();
+      const { xaxis, yaxis } = chart._fullLayout, box = chart.getBoundingClientRect();
+      return [box.left + xaxis._offset + xaxis.l2p(30), box.top + yaxis._offset + yaxis.l2p(75)];
+    })()"""
+    x, y = tab.evaluate(at)
+    for shift in (40, 0):
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + shift, y=y)
+    words = tab.evaluate(
+        """new Promise((done) => {
+          const look = () => {
+            const label = document.querySelector('.hoverlayer .hovertext');
+            label ? done(label.textContent) : setTimeout(look, 20);
+          };
+          look();
+        })"""
+    )
+    assert re.fullmatch(r"TRB epsilon0=0.05 K=12(seed 0|one run), step 30: 75.0", words)
+    drawn = "document.querySelector('.chart').data.map(t => t.name.split(' ')[0])"
+    assert tab.evaluate(drawn) == ["Vanilla", "Vanilla", "TRB", "TRB", "SKD", "SKD"]
+    rows = "[...document.querySelectorAll('#curves tbody tr')].map(r => r.innerText.split('\\t'))"
+    assert [row[1] for row in tab.evaluate(rows)] == ["75.0", "50.0", "25.0"]
+    tab.evaluate("document.querySelector('.methods input').focus()")
+    press(tab, " ")
+    assert tab.evaluate(drawn) == ["TRB", "TRB", "SKD", "SKD"]
+    assert [row[0].split()[0] for row in tab.evaluate(rows)] == ["TRB", "SKD"]
+    tab.evaluate("document.querySelector('#curves input[type=range]').focus()")
+    press(tab, "ArrowLeft")  # the untrained student, of whom the lines begin
+    assert [row[1] for row in tab.evaluate(rows)] == ["25.0", "25.0"]
+    assert "step 0" in tab.evaluate("document.querySelector('#curves caption').textContent")
+
+
+def test_without_scripts_the_page_is_whole(tab: Browser, page: Path) -> None:
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.open(page, 1280)
+        shown = "getComputedStyle(document.querySelector('%s')).display"
+        assert tab.evaluate(shown % "#curves .unscripted") == "block"
+        assert tab.evaluate(shown % "#curves .live") == "none"
+        assert tab.evaluate("document.querySelectorAll('button, input, select').length") == 0
+    finally:
+        tab.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
 def test_hostile_texts_are_shown_as_they_are(tab: Browser, page: Path) -> None:
     tab.open(page, 1280)
-    assert tab.evaluate("document.querySelectorAll('script, pre *').length") == 0
+    assert tab.evaluate("document.querySelectorAll('pre *').length") == 0
     assert EVIL in tab.evaluate("document.querySelector('.pair pre').textContent")
 
 

@@ -23,7 +23,7 @@ from orchestrator.planning.lengths import LAWS
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.numbers import hours_text, long_time
 from orchestrator.planning.progress import done_of
-from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.planning.ranges import NOTHING, Range, Scenario
 from orchestrator.planning.rates import Gpu
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of, write_run
@@ -213,7 +213,8 @@ def test_checkpoints_on_disk(override: str, kept: int, most: int) -> None:
 )
 def test_texts_on_disk(override: str, first: int, fresh: int) -> None:
     found = totals_of(ONE_SETUP, *ONLY_VANILLA, override)["texts_gib"]
-    for scenario, size in (("low", 0.9), ("mid", 1.2), ("high", 1.5)):
+    sizes: dict[Scenario, float] = {"low": 0.9, "mid": 1.2, "high": 1.5}
+    for scenario, size in sizes.items():
         tokens = LAWS[scenario].under(8192, 150).tokens
         by_hand = (first + fresh) * tokens * size / 2**30
         assert found[scenario] == pytest.approx(by_hand, abs=0.001)

@@ -42,7 +42,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """A model over all ranks, with its token space and pass options."""
 
     model: ShardedModel
@@ -62,8 +62,8 @@ class Rank:
         if self._device.type == "cuda":
             torch.cuda.set_device(number)
             self._device = torch.device("cuda", number)
-        self._student: Opened | None = None
-        self._teacher: Opened | None = None
+        self._student: OpenedModel | None = None
+        self._teacher: OpenedModel | None = None
         join_group(self._device, number, ranks, meeting)
 
     # --- the teacher ---
@@ -84,7 +84,7 @@ class Rank:
                 pulse.advance()
         return scores
 
-    def _score(self, teacher: Opened, batch: MicroBatch) -> TeacherScores:
+    def _score(self, teacher: OpenedModel, batch: MicroBatch) -> TeacherScores:
         given = rank_inputs(batch, teacher.packed, self._device)
         targets = batch.targets
 
@@ -124,7 +124,7 @@ class Rank:
         return student.model.update(list(batches), loss)
 
     def _loss(
-        self, student: Opened, batch: MicroBatch, goal: Objective
+        self, student: OpenedModel, batch: MicroBatch, goal: Objective
     ) -> tuple[Tensor, dict[str, float]]:
         given = rank_inputs(batch, student.packed, self._device)
         targets = batch.targets.to(self._device)
@@ -262,11 +262,11 @@ class Rank:
 
     # --- opening ---
 
-    def _training(self) -> Opened:
+    def _training(self) -> OpenedModel:
         assert self._student is not None, "open_student comes first"
         return self._student
 
-    def _open(self, owner: Owner, job: Job, passes: Passes | None) -> Opened:
+    def _open(self, owner: Owner, job: Job, passes: Passes | None) -> OpenedModel:
         """Load a model over all ranks; `passes` default to `Passes.on` this rank's device."""
         # Imported here: the process that calls several ranks needs no verl.
         from orchestrator.engines.verl.library import ShardedModel
@@ -289,7 +289,7 @@ class Rank:
         model = ShardedModel(
             causal.model, folder.path, forward, optimizer, passes.checkpointing, offload
         )
-        return Opened(model, causal.space, forward, passes.packed)
+        return OpenedModel(model, causal.space, forward, passes.packed)
 
 
 def _rows_here(tensor: Any) -> Tensor:

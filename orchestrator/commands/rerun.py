@@ -1,0 +1,232 @@
+"""`trb rerun`: train again what a cell of a packed table rests on, and say whether it came out the
+same.
+
+The experiment is narrowed to the setting and the seeds of the cell and goes through `trb submit`.
+Schedules of learning rates and budgets span a whole training, so each run is trained to its end,
+and the step of the cell is chosen anew among its checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+from analysis.labels import AVERAGE
+from analysis.numbers import tenths_text
+from analysis.scores.evidence import ColumnEvidence, RowEvidence
+from analysis.table import build
+from analysis.table.model import Table, TableColumn
+from orchestrator.archive.comparison import compare_runs
+from orchestrator.archive.manifest import Manifest
+from orchestrator.archive.unpacking import OpenedPack, open_pack
+from orchestrator.commands.spending import confirm
+from orchestrator.commands.submit import submit
+from orchestrator.config import Confirm, Experiment
+from orchestrator.engines.catalog import require_all
+from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.experiment.methods import BASE, known_method
+from orchestrator.experiment.resolved import resolved_text
+from orchestrator.planning.numbers import counted
+from orchestrator.records.files import write_once
+from orchestrator.records.provenance import provenance
+from orchestrator.selection import scores
+from orchestrator.selection.damage import refuse_damaged
+from orchestrator.selection.loading import load_study
+from orchestrator.selection.study import Study
+
+SAME, DIFFERS, WITHIN_INTERVAL = 0, 1, 4  # exit codes
+PERCENT = 100
+EXPERIMENT_FILE = "rerun.yaml"  # the narrowed experiment, in the new runs folder
+
+
+@dataclass(frozen=True)
+class CellOfTable:
+    """One cell of a packed table: the checkpoint of `row` and its score in `column`."""
+
+    row: RowEvidence
+    column: TableColumn
+    evidence: ColumnEvidence
+    name: str
+
+
+def rerun(options: argparse.Namespace) -> int:
+    """SAME, WITHIN_INTERVAL or DIFFERS; the exit code of `trb submit` where it stopped early."""
+    with tempfile.TemporaryDirectory() as scratch:
+        opened = open_pack(options.file, Path(scratch) / "packed")
+        packed = load_study(opened.results)
+        refuse_damaged(packed)
+        cell = find_cell(build.results_table(packed), options.cell)
+        seeds = [unit.seed for unit in packed.units if unit.id in cell.row.units]
+        runs = options.runs or Path(f"{opened.manifest.name}-rerun")
+        study = _narrowed(packed, cell.row, seeds, runs, options.overrides, opened)
+        score = cell.evidence.score
+        rests = f"rests on {counted(len(seeds), 'training run')}, step {cell.row.step}"
+        print(f"{cell.name}: {tenths_text(score.value)} ±{score.reach} {rests}", flush=True)
+        confirm(study, options.yes)
+        code = submit(study, options.address, _command(options, runs))
+        if code != 0:
+            return code
+        return _judge(packed, study, cell, opened.manifest)
+
+
+def find_cell(table: Table, text: str) -> CellOfTable:
+    """The cell that `METHOD,COLUMN` or `METHOD,COLUMN,SETUP` names, as the table prints them or by
+    keys. UserError with the names that there are, and for a cell without a training run.
+    """
+    method_name, _, rest = text.partition(",")
+    column_name, _, setup_name = rest.partition(",")
+    methods = [row.method for row in table.rows]
+    method = known_method("--cell", method_name.strip(), methods)
+    columns = _columns(table, column_name.strip(), setup_name.strip())
+    if len(columns) > 1:
+        titles = ", ".join(table.title(column.setup) for column in columns)
+        raise refuse("--cell", text, f"METHOD,COLUMN,SETUP, with a setup of {titles}")
+    (column,) = columns
+    if method == BASE:
+        raise refuse("--cell", text, "the cell of a method; the untrained student trains nothing")
+    row = table.evidence.find(column.setup, method) if table.evidence else None
+    if row is None or column.benchmark not in row.columns:
+        raise refuse("--cell", text, "a cell with a score")
+    label = next(each.label for each in table.rows if each.method == method)
+    return CellOfTable(row, column, row.columns[column.benchmark], f"{label}, {column.label}")
+
+
+def _columns(table: Table, name: str, setup: str) -> list[TableColumn]:
+    """The columns of that label or key, in all setups unless one is named; at least one."""
+    found, known = [], []
+    for column in table.columns:
+        title = table.title(column.setup)
+        if setup and setup.casefold() not in (title.casefold(), column.setup.casefold()):
+            continue
+        known.append(column.label)
+        if name.casefold() in (column.label.casefold(), column.benchmark.casefold()):
+            found.append(column)
+    if setup and not known:
+        titles = list(dict.fromkeys(table.title(column.setup) for column in table.columns))
+        raise refuse("--cell", setup, f"one of {', '.join(titles)}{did_you_mean(setup, titles)}")
+    if not found:
+        known = list(dict.fromkeys(known))
+        raise refuse("--cell", name, f"one of {', '.join(known)}{did_you_mean(name, known)}")
+    return found
+
+
+def _narrowed(
+    packed: Study,
+    row: RowEvidence,
+    seeds: Sequence[int],
+    runs: Path,
+    overrides: Sequence[str],
+    opened: OpenedPack,
+) -> Study:
+    """The study of the cell's training runs alone over a new runs folder, which then has the file
+    of the experiment. UserError if the folder holds anything else, or if other units come out.
+    """
+    narrowed = _only(packed.experiment, row, seeds)
+    text, file = resolved_text(narrowed, {}), runs / EXPERIMENT_FILE
+    if runs.exists() and not (file.is_file() and file.read_text(encoding="utf-8") == text):
+        raise refuse("--runs", str(runs), "a folder that does not exist, or that of the same rerun")
+    runs.mkdir(parents=True, exist_ok=True)
+    write_once(file, text)
+    for made in (opened.folder / "models").glob("*.made.json"):
+        # A recipe that is made again must give the weights that the runs were trained from.
+        (runs / "models").mkdir(exist_ok=True)
+        write_once(runs / "models" / made.name, made.read_text(encoding="utf-8"))
+    study = load_study(file, overrides, runs=runs)
+    for setup in study.experiment.setups.values():
+        require_all(setup.engine)
+    lacking = set(row.units) - {unit.id for unit in study.units}
+    if lacking:
+        given = " ".join(overrides) or None
+        expected = f"overrides that leave what is trained alone; {min(lacking)} is another unit now"
+        raise refuse("rerun", given, expected)
+    return study.with_units([unit for unit in study.units if not unit.is_untrained])
+
+
+def _only(experiment: Experiment, row: RowEvidence, seeds: Sequence[int]) -> Experiment:
+    """The experiment of one setting on these seeds."""
+    return replace(
+        experiment,
+        name=f"{experiment.name}-rerun",
+        setups={row.setup: experiment.setups[row.setup]},
+        methods={row.method: {name: [value] for name, value in row.knobs.items()}},
+        placements={},
+        seeds=list(seeds),
+        method_seeds={},
+        confirm=Confirm(),
+        data_dir=None,
+        # No tracker of the author's is imported or called.
+        runtime=replace(experiment.runtime, tracker="wandb", wandb="disabled"),
+    )
+
+
+def _command(options: argparse.Namespace, runs: Path) -> str:
+    """The command that goes on where this one stops."""
+    words = ["trb", "rerun", str(options.file), "--cell", options.cell, *options.overrides]
+    return shlex.join([*words, "--runs", str(runs)])
+
+
+def _judge(packed: Study, study: Study, cell: CellOfTable, manifest: Manifest) -> int:
+    """Print whether the runs are the same bytes, else where the new score lies; the exit code."""
+    row = cell.row
+    ids = study.evaluation_ids(row.setup)
+    evaluations = [*ids.values(), *study.fresh_evaluation_ids(row.setup).values()]
+    difference, columns = None, set[str]()
+    for unit_id in row.units:
+        both = packed.reader(unit_id), study.reader(unit_id)
+        compared = compare_runs(*both, row.step, evaluations)
+        difference, columns = compared.difference, columns | compared.columns
+        if difference is not None:
+            break
+    runs = f"{counted(len(row.units), 'training run')}, each with its checkpoint of step {row.step} and its samples"
+    if difference is None and columns:
+        print(
+            f"same numbers: {runs}; one of the two versions did not note {', '.join(sorted(columns))}"
+        )
+        return SAME
+    if difference is None:
+        print(f"same bytes: {runs}")
+        return SAME
+    print(f"other bytes: {difference}")
+    for line in _other_versions(manifest):
+        print(line)
+    keys = list(ids) if cell.column.benchmark == AVERAGE else [cell.column.benchmark]
+    value = _score(study, row, [ids[key] for key in keys])
+    low, high = cell.evidence.score.interval.low, cell.evidence.score.interval.high
+    inside = low <= float(value) <= high
+    limits = f"[{tenths_text(low)}, {tenths_text(high)}]"
+    where = "within its interval" if inside else "outside its interval"
+    print(
+        f"{where}: {tenths_text(value)} in {limits}"
+        if inside
+        else f"{where}: {tenths_text(value)}, not in {limits}"
+    )
+    return WITHIN_INTERVAL if inside else DIFFERS
+
+
+def _score(study: Study, row: RowEvidence, evaluation_ids: Sequence[str]) -> Fraction:
+    """The mean over runs and benchmarks at the step of the cell, in percent."""
+    values = []
+    for unit_id in row.units:
+        for evaluation_id in evaluation_ids:
+            counts = scores.tally(study.reader(unit_id), evaluation_id, row.step)
+            if counts is None:
+                raise UserError(
+                    f"{unit_id}: has no samples of step {row.step}: its race dropped it"
+                )
+            values.append(counts.pass_at_1)
+    return PERCENT * sum(values, Fraction(0)) / len(values)
+
+
+def _other_versions(manifest: Manifest) -> list[str]:
+    """A line for each package whose version here is none of those that the packed runs had."""
+    lines = []
+    for name, here in provenance()["versions"].items():
+        then = {code["versions"].get(name) for code in manifest.about["code"]} - {None}
+        if then and here not in then:
+            lines.append(f"{name} {here} here, {' and '.join(sorted(then))} then")
+    return lines
