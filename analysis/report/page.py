@@ -14,6 +14,7 @@ from analysis.figures import gantt
 from analysis.report.assets import CSS, policy, scripts
 from analysis.report.audit import audit_section
 from analysis.report.chart import chart_section
+from analysis.report.comparison import comparison_section
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.figures import figure, figures_section
@@ -37,6 +38,7 @@ from orchestrator.selection.study import Study
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
     "responses": "What pass@1 hides",
+    "compare": "Compare two",
     "curves": "Curves",
     "figures": "Figures",
     "rollouts": "Rollouts",
@@ -95,6 +97,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         element("nav", contents, aria_label="Parts"),
         scores_section(results),
         responses_section(results),
+        comparison_section(study, chosen),
         chart_section(study, chosen),
         figures_section(study),
         excerpts_section(study),
