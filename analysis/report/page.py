@@ -22,6 +22,7 @@ from analysis.report.html import Html, bullets, element, join, void
 from analysis.report.parameters import parameters_section
 from analysis.report.provenance import facts, provenance_section
 from analysis.report.responses import responses_section
+from analysis.report.samples import kept_responses, samples_section, training_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
 from analysis.report.summary import summary
@@ -42,6 +43,8 @@ CONTENTS: Mapping[str, str] = {
     "curves": "Curves",
     "figures": "Figures",
     "rollouts": "Rollouts",
+    "training": "Before and after",
+    "samples": "Responses",
     "diagnostics": "Diagnostics",
     "cost": "Cost",
     "trials": "Trials",
@@ -87,6 +90,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
     experiment, statuses = study.experiment, status.collect(study)
     results = results or build.results_table(study)
     chosen = build.select(study)
+    kept = kept_responses(study, chosen)
     costs = {setup: family_costs(study, setup) for setup in experiment.setups}
     contents = bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items())
     chart = gantt.picture(study)
@@ -101,6 +105,8 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         chart_section(study, chosen),
         figures_section(study),
         excerpts_section(study),
+        training_section(study, chosen, kept),
+        samples_section(study, kept),
         diagnostics_section(study, chosen),
         audit_section(study),
         costs_section(experiment, costs, *when),

@@ -23,7 +23,7 @@ import pytest
 from analysis.costs import family_costs
 from analysis.figures.curves import Series
 from analysis.numbers import p_text
-from analysis.report.assets import CSS, scripts
+from analysis.report.assets import CSS, SCRIPTS, scripts
 from analysis.report.comparison import comparison_section
 from analysis.report.diagnostics import early_mean, last_step
 from analysis.report.html import Html, element, join, table
@@ -398,7 +398,7 @@ def test_the_same_directories_give_the_same_bytes(page: Path, text: str, study: 
 
 
 def test_texts_of_rollouts_are_inert(text: str) -> None:
-    own = ["comparison-data", "curves-data", "plotly", None, None, None]
+    own = ["comparison-data", "curves-data", "plotly", *[None] * len(SCRIPTS)]
     found = re.findall(r'<script(?: type="[^"]*" id="([^"]*)")?>', text)
     assert [key or None for key in found] == own
     assert len(re.findall(r"</?script", text)) == 2 * len(own)
@@ -693,6 +693,52 @@ def test_any_two_methods_are_compared_in_the_page_as_by_the_command(
         assert without_limits(shown["cells"]) == without_limits(cells)
         assert shown["note"] == " ".join(explanation([wanted]))
     assert kinds == {("seeds", True), ("seeds", False), ("problems", False)}
+
+
+# Every element with a text of its own: the ratio of its colour to what lies behind it (WCAG 2.2),
+# except signs that screen readers skip, whose colour is a method's and whose label says the same.
+CONTRAST = """(() => {
+  const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = ([...rgb]) => {
+    const linear = rgb.slice(0, 3).map((part) => part / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = parts(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const note = (element, color, what) => {
+    const [low, high] = [light(parts(color)), light(behind(element))].sort((a, b) => a - b);
+    found.push([Math.round(100 * (high + 0.05) / (low + 0.05)) / 100, what]);
+  };
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    const isShown = element.checkVisibility() && !element.closest('[aria-hidden]');
+    if (own && isShown) {
+      const { color, fill } = getComputedStyle(element);
+      note(element, element.closest('svg') ? fill : color, element.tagName + ' ' + element.className);
+    }
+    if (element.placeholder) note(element, getComputedStyle(element, '::placeholder').color, 'placeholder');
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_texts_stand_out_from_what_lies_behind_them(tab: Browser, page: Path, media: str) -> None:
+    tab.call("Emulation.setEmulatedMedia", media=media)
+    try:
+        open_drawn(tab, page, 1280)
+        found = tab.evaluate(CONTRAST)
+    finally:
+        tab.call("Emulation.setEmulatedMedia", media="")
+    assert len(found) > 300
+    assert [each for each in found if each[0] < 4.5] == []
 
 
 def test_without_scripts_the_page_is_whole(tab: Browser, page: Path) -> None:
