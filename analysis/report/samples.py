@@ -31,9 +31,7 @@ BOUNDS = (
     f"telling. A text of more than {LONGEST:,} characters lacks its middle, and all texts of this part have at most "
     f"{LIMIT / 1e6:g} million characters."
 )
-OF_WHOM = (
-    "They are responses of the selected checkpoints' first seeds, of those whose texts were kept."
-)
+OF_WHOM = "Responses whose texts were kept, of the first seed of each selected checkpoint."
 BEFORE_AFTER = "The same problem before and after training"
 AHEAD, BEHIND = "Right where Vanilla is wrong", "Wrong where Vanilla is right"
 

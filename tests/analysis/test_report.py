@@ -614,6 +614,10 @@ def test_points_of_curves_name_themselves_and_methods_are_switched(
     assert tab.evaluate(drawn) == ["Vanilla", "Vanilla", "TRB", "TRB", "SKD", "SKD"]
     rows = "[...document.querySelectorAll('#curves tbody tr')].map(r => r.innerText.split('\\t'))"
     assert [row[1] for row in tab.evaluate(rows)] == ["75.0", "50.0", "25.0"]
+    minus = "document.querySelector('#curves input[type=checkbox]').click()"
+    tab.evaluate(minus)
+    assert [row[1] for row in tab.evaluate(rows)] == ["+25.0", "0.0", "−25.0"]
+    tab.evaluate(minus)
     tab.evaluate("document.querySelector('.methods input').focus()")
     press(tab, " ")
     assert tab.evaluate(drawn) == ["TRB", "TRB", "SKD", "SKD"]
