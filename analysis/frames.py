@@ -8,7 +8,7 @@ UTC. `trials.csv`, `trb table --format parquet` and the tables of W&B are views 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -28,13 +28,17 @@ from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
 PERCENT = 100
-TEXT, NUMBER, WHOLE = "string", "Float64", "Int64"
+TEXT, NUMBER, WHOLE, YES_NO = "string", "Float64", "Int64", "boolean"
 UNIT_COLUMNS = {"unit": TEXT, "setup": TEXT, "method": TEXT, "setting": TEXT, "seed": WHOLE}
 TRIAL_COLUMNS = {
     "unit": TEXT, "setup": TEXT, "kind": TEXT, "method": TEXT, "setting": TEXT, "seed": WHOLE, "state": TEXT,
     "step": WHOLE, "steps": WHOLE, "best_step": WHOLE, "avg": NUMBER,
 }  # fmt: skip
 PROBLEM_COLUMNS = {"step": WHOLE, "benchmark": TEXT, "samples": TEXT, "problem": TEXT}
+RESPONSE_COLUMNS = {
+    "sample": WHOLE, "prompt": TEXT, "gold": TEXT, "text": TEXT, "answer": TEXT, "right": YES_NO,
+    "truncated": YES_NO, "timed_out": YES_NO, "tokens": WHOLE,
+}  # fmt: skip
 CELL_COLUMNS = {"method": TEXT, "setup": TEXT, "benchmark": TEXT}
 GAP_COLUMNS = (
     "minus_vanilla",
@@ -97,21 +101,28 @@ def problem_counts(study: Study) -> pd.DataFrame:
     part in that. `truncated`, `no_answer` and `timed_out` count samples; `tokens` is the sum over
     all of them.
     """
-    study = study.snapshot()
     rows = []
-    for unit in study.units:
-        run = study.reader(unit)
-        for repetition, samples in SAMPLES.items():
-            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, repetition).items():
-                for step in run.evaluated_steps(evaluation_id):
-                    where = {"step": step, "benchmark": benchmark, "samples": samples}
-                    where = _unit_values(unit) | where
-                    for record in run.evaluation(evaluation_id, step) or ():
-                        row = where | {"problem": record.problem}
-                        for name in COUNTS:
-                            row[name] = getattr(record, name)
-                        rows.append(row)
+    for where, run, evaluation_id in _evaluations(study.snapshot()):
+        for record in run.evaluation(evaluation_id, where["step"]) or ():
+            row = where | {"problem": record.problem}
+            for name in COUNTS:
+                row[name] = getattr(record, name)
+            rows.append(row)
     return _frame(rows, UNIT_COLUMNS | PROBLEM_COLUMNS | dict.fromkeys(COUNTS, WHOLE))
+
+
+def texts(study: Study) -> pd.DataFrame:
+    """A row for each evaluated response whose text was kept (`evaluation.keep_texts`).
+
+    It has the `prompt` that the model read, `gold`, `text`, the extracted `answer` and its grade.
+    `sample` is its number among the responses to its problem. A large sweep has gigabytes: leave
+    all units out but some with `study.with_units`.
+    """
+    rows = []
+    for where, run, evaluation_id in _evaluations(study.snapshot()):
+        for text in run.texts(evaluation_id, where["step"]):
+            rows.append(where | vars(text))
+    return _frame(rows, UNIT_COLUMNS | PROBLEM_COLUMNS | RESPONSE_COLUMNS)
 
 
 def metrics(study: Study) -> pd.DataFrame:
@@ -218,6 +229,17 @@ def plain_rows(frame: pd.DataFrame) -> tuple[list[Any], list[Any]]:
     """Headings, and rows as lists of plain Python values with None where one is missing."""
     rows = frame.astype(object).where(frame.notna(), None)
     return list(frame.columns), rows.to_numpy().tolist()
+
+
+def _evaluations(study: Study) -> Iterator[tuple[dict[str, Any], RunReader, str]]:
+    """(leading columns, reader, evaluation id) of each evaluation of each evaluated checkpoint."""
+    for unit in study.units:
+        run = study.reader(unit)
+        for repetition, samples in SAMPLES.items():
+            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, repetition).items():
+                for step in run.evaluated_steps(evaluation_id):
+                    where = {"step": step, "benchmark": benchmark, "samples": samples}
+                    yield _unit_values(unit) | where, run, evaluation_id
 
 
 def _unit_values(unit: Unit) -> dict[str, Any]:

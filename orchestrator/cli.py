@@ -377,6 +377,8 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _regrade(options: argparse.Namespace) -> int:
+    if options.audit and options.texts:
+        raise UserError("--texts: expected without --audit, which reads texts by itself")
     if options.audit:
         from orchestrator.commands.audit import audit
 
@@ -385,7 +387,7 @@ def _regrade(options: argparse.Namespace) -> int:
         raise UserError("--json: expected --audit beside it")
     from orchestrator.commands.regrade import regrade
 
-    return regrade(_load(options))
+    return regrade(_load(options), options.texts)
 
 
 def _dashboard(options: argparse.Namespace) -> int:

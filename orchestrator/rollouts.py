@@ -14,6 +14,9 @@ from torch import Tensor
 
 from orchestrator.policy.randomness import SequenceKey
 
+# Name among `Rollouts.measured`: 1 at a draft of the student that survived, 0 at its replacement.
+SURVIVED = "survived"
+
 
 @dataclass(frozen=True)
 class Request:

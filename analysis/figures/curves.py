@@ -181,7 +181,7 @@ def problem_margin(checkpoint: Candidate) -> float | None:
     """
     variance = 0.0
     for seeds in checkpoint.counts.values():
-        # Problems are what varies: a problem's score is its mean over the seeds that were run.
+        # The problems vary: a problem's score is its mean over the seeds that were run.
         scores = np.mean([seed.correct / seed.n for seed in seeds], axis=0)
         if len(scores) > 1:
             variance += float(np.var(scores, ddof=1)) / len(scores)

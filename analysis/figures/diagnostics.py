@@ -26,7 +26,7 @@ CAPTION = Caption(
 )
 
 PANELS: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.figure}
-# The behavior that samples, then what training sees of it.
+# The behavior that samples, then the training on its samples.
 BEHAVIOR = [
     key for key, column in PANELS.items() if column.logged in (Steps.BLENDED, Steps.MEASURED)
 ]

@@ -1,4 +1,4 @@
-"""Where the numbers come from: commands, time, code, versions, machines, problems and data."""
+"""The origin of the numbers: commands, time, code, versions, machines, problems and data."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def provenance_section(study: Study, evidence: Evidence | None) -> Html:
     return section("Provenance", "provenance", *parts)
 
 
-# --- what units noted when they started ---
+# --- notes of units when they started ---
 
 
 def read_origins(study: Study) -> dict[str, Document]:
@@ -83,8 +83,10 @@ def read_origins(study: Study) -> dict[str, Document]:
 def origin_numbers(study: Study) -> dict[str, int]:
     """Unit id → the number of its origin in the section, from 1; for the units that were started."""
     origins = read_origins(study)
-    known = distinct(origins.values())
-    return {unit: known.index(origin) + 1 for unit, origin in origins.items()}
+    known, numbers = distinct(origins.values()), {}
+    for unit_id, origin in origins.items():
+        numbers[unit_id] = known.index(origin) + 1
+    return numbers
 
 
 def distinct(documents: Iterable[Document]) -> list[Document]:

@@ -16,7 +16,7 @@ SETUP_HEADINGS = ("Setup", "Student", "Teacher", "Training", "Evaluation")
 
 
 def summary(experiment: Experiment, statuses: Sequence[UnitStatus], verdict: Verdict) -> Html:
-    """Name, what may be said of the methods, state and setups."""
+    """Name, verdict on the methods, state and setups."""
     parts = [element("h1", experiment.name)]
     for line in verdict.sentences:
         parts.append(paragraph(element("strong", line), class_="verdict"))
@@ -43,7 +43,12 @@ def _seeds(experiment: Experiment) -> str:
 
 
 def _progress(statuses: Sequence[UnitStatus]) -> Html:
-    states = Counter(status.state for status in statuses)
+    states = Counter[str]()
+    failures = []
+    for status in statuses:
+        states[status.state] += 1
+        if status.state == "failed":
+            failures.append(f"Failed: {status.id}: {status.error}")
     done = states.pop("done", 0)
     text = f"{done} of {len(statuses)} units are done."
     if not states:
@@ -54,7 +59,6 @@ def _progress(statuses: Sequence[UnitStatus]) -> Html:
         f"{text} The others: {rest}. What is below rests on what has been evaluated so far, and may change.",
         class_="partial",
     )
-    failures = [f"Failed: {unit.id}: {unit.error}" for unit in statuses if unit.state == "failed"]
     return join([partial, bullets(failures)])
 
 

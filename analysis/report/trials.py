@@ -21,8 +21,15 @@ from orchestrator.selection.study import Study
 from orchestrator.sheet import Sheet
 
 HEADINGS = (
-    *("Setting", "Setup", "Seed", "State", "Best step", "Score", "Minutes"),
-    *("Made with", "Run directory"),
+    "Setting",
+    "Setup",
+    "Seed",
+    "State",
+    "Best step",
+    "Score",
+    "Minutes",
+    "Made with",
+    "Run directory",
 )
 TEXTS = ("Setting", "Setup", "State", "Run directory")
 EXPLANATION = (
@@ -54,9 +61,12 @@ def trials_section(study: Study, statuses: Sequence[UnitStatus], page: Path) -> 
                 _link(status.id, study.runs, page),
             ]
         )
+    shown = list(range(len(HEADINGS)))
     # A single setup and a single origin need no column.
-    one = {"Setup": len(setups) < 2, "Made with": len(set(numbers.values())) < 2}
-    shown = [place for place, heading in enumerate(HEADINGS) if not one.get(heading)]
+    if len(setups) < 2:
+        shown.remove(HEADINGS.index("Setup"))
+    if len(set(numbers.values())) < 2:
+        shown.remove(HEADINGS.index("Made with"))
     sheet = Sheet.of(HEADINGS, rows, left=list(map(HEADINGS.index, TEXTS))).only(shown)
     units = table("Units, best score first", sheet, class_="sortable")
     return section("Trials", "trials", units, note(EXPLANATION))
@@ -77,8 +87,12 @@ def by_score(statuses: Sequence[UnitStatus]) -> list[UnitStatus]:
 
 def downloads(results: Table, study: Study, page: Path) -> Html:
     """Links to the tables, which lie in the page itself, and to the figures beside it."""
-    texts = {f"table.{form}": formats.FORMATS[form](results) for form in ("csv", "tex", "json")}
-    texts["trials.csv"] = trials_csv(trials(study))
+    texts = {
+        "table.csv": formats.to_csv(results),
+        "table.tex": formats.to_latex(results),
+        "table.json": formats.to_json(results),
+        "trials.csv": trials_csv(trials(study)),
+    }
     links = []
     for name, text in texts.items():
         content = base64.b64encode(text.encode()).decode()

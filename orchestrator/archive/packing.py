@@ -12,7 +12,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -53,7 +53,7 @@ class LeftOut:
         self.size += path.stat().st_size
 
 
-@dataclass
+@dataclass(frozen=True)
 class Packed:
     """A pack that was written: its size, and what a reader learns and does not learn from it.
 
@@ -66,8 +66,8 @@ class Packed:
     manifest: Manifest
     weights: LeftOut
     others: LeftOut
-    hosts: list[str] = field(default_factory=list)
-    local_paths: list[str] = field(default_factory=list)
+    hosts: list[str]
+    local_paths: list[str]
 
 
 def as_opened(study: Study) -> Study:
@@ -85,12 +85,12 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
     UserError names a file that holds a secret.
     """
     weights, others = LeftOut(), LeftOut()
-    files = dict(_run_files(study, texts, weights, others))
-    folder = f"{RESULTS}/{study.experiment.name}"
-    written = {f"{folder}/{name}": text.encode() for name, text in tables.items()}
-    experiment = _experiment_text(study)
-    written[f"{folder}/{RECORD}"] = experiment.encode()
-    written[f"{folder}/{SUBMITS}"] = _submits_text(study).encode()
+    contents: dict[str, Path | bytes] = dict(_run_files(study, texts, weights, others))
+    folder, experiment = f"{RESULTS}/{study.experiment.name}", _experiment_text(study)
+    contents[f"{folder}/{RECORD}"] = experiment.encode()
+    contents[f"{folder}/{SUBMITS}"] = _submits_text(study).encode()
+    for name, text in tables.items():
+        contents[f"{folder}/{name}"] = text.encode()
     about = {
         "experiment": yaml.safe_load(experiment),
         "code": _code(study),
@@ -98,24 +98,12 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
         "table": json.loads(tables["table.json"]),
         "left_out": {"weights": vars(weights), "others": vars(others), "texts": not texts},
     }
-    search, members, local_paths = SecretSearch(), dict[str, Member](), set[bytes]()
     scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with scratch.open("w+b") as stream:
             with zipfile.ZipFile(stream, "w") as archive:
                 archive.comment = b"0" * SEAL_LENGTH
-                for name in sorted([*files, *written]):
-                    data = files[name].read_bytes() if name in files else written[name]
-                    line = search.line_of(data)
-                    if line is not None:
-                        where = files.get(name, Path(name))
-                        raise UserError(
-                            f"{where}:{line}: holds a key or token: expected none; take it out before packing"
-                        )
-                    check_name(name, output)
-                    local_paths |= set(LOCAL_PATH.findall(data))
-                    members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
-                    _add(archive, name, data)
+                members, local_paths = _add_members(archive, output, contents)
                 manifest = Manifest(study.experiment.name, members, about)
                 _add(archive, MANIFEST, manifest.text().encode())
             size, sha256 = _seal(stream)
@@ -124,10 +112,29 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
         scratch.unlink(missing_ok=True)
         raise
     sync(output.absolute().parent)
-    packed = Packed(output, size, sha256, manifest, weights, others)
-    packed.hosts = _hosts(study)
-    packed.local_paths = sorted({path.decode() for path in local_paths})
-    return packed
+    return Packed(output, size, sha256, manifest, weights, others, _hosts(study), local_paths)
+
+
+def _add_members(
+    archive: zipfile.ZipFile, output: Path, contents: Mapping[str, Path | bytes]
+) -> tuple[dict[str, Member], list[str]]:
+    """Add files and texts under their names; what they are, and the folders below a home in them.
+
+    Each file is read once, so that its sha256 is that of the bytes in the pack.
+    """
+    search, members, local_paths = SecretSearch(), dict[str, Member](), set[bytes]()
+    for name, content in sorted(contents.items()):
+        data = content.read_bytes() if isinstance(content, Path) else content
+        line = search.line_of(data)
+        if line is not None:
+            where = content if isinstance(content, Path) else name
+            expected = "expected none; take it out before packing"
+            raise UserError(f"{where}:{line}: holds a key or token: {expected}")
+        check_name(name, output)
+        local_paths |= set(LOCAL_PATH.findall(data))
+        members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
+        _add(archive, name, data)
+    return members, sorted(path.decode() for path in local_paths)
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
@@ -221,9 +228,7 @@ def _code(study: Study) -> list[dict[str, Any]]:
     """
     units: dict[str, int] = {}
     for unit in study.units:
-        run = study.reader(unit)
-        # The run of an untrained student notes what it was made with as every other does.
-        origin = run.provenance()
+        origin = study.reader(unit).provenance()
         dirty = None if origin.get("dirty_diff") is None else bool(origin["dirty_diff"])
         commit = origin.get("commit")
         made = {"commit": commit, "dirty": dirty, "versions": origin.get("versions", {})}

@@ -22,7 +22,7 @@ from pathlib import Path
 from orchestrator.archive.manifest import GET_AGAIN, MANIFEST, Manifest, Member, parse_manifest
 from orchestrator.archive.packing import SEAL_LENGTH
 from orchestrator.errors import refuse
-from orchestrator.experiment.resolved import RESULTS
+from orchestrator.experiment.resolved import RECORD, RESULTS
 from orchestrator.records.files import damaged, file_sha256
 
 MOST_MANIFEST = 256 << 20  # bytes: a million members
@@ -66,6 +66,7 @@ def open_pack(pack: Path, folder: Path | None) -> OpenedPack:
         try:
             for name, member in manifest.members.items():
                 _unpack_member(archive, pack, name, member, scratch / name)
+            _check_experiment(scratch / RESULTS / manifest.name / RECORD, pack)
             (scratch / MANIFEST).write_text(manifest.text(), encoding="utf-8")
             scratch.chmod(0o755)  # mkdtemp lets the owner alone in
             os.rename(scratch, folder)
@@ -169,6 +170,17 @@ def _unpack_member(
             raise damaged(pack / name, f"cannot be unpacked ({error})", GET_AGAIN) from None
     if left != 0 or digest.hexdigest() != member.sha256:
         raise damaged(pack / name, "is not what was packed", GET_AGAIN)
+
+
+def _check_experiment(path: Path, pack: Path) -> None:
+    """UserError unless the experiment is there and resolved.
+
+    A reference such as `${oc.env:HF_TOKEN}` would take a value of the reader's own environment.
+    """
+    if not path.is_file():
+        raise refuse(f"{pack}: {RECORD}", None, "the experiment that the runs are of")
+    if b"${" in path.read_bytes():
+        raise refuse(f"{pack}: {RECORD}", "${", "values alone, without references")
 
 
 def _check_opened_before(folder: Path, manifest: Manifest) -> None:

@@ -14,10 +14,12 @@ from dataclasses import asdict
 from orchestrator.commands.regrade import REMEMBERED, REPETITIONS, Golds
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import repeated_evaluation_ids
+from orchestrator.grading.boxes import extract
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import Grader
 from orchestrator.records.files import pretty, write_atomically
-from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import Slice
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.second_opinion import AUDIT, Audited, compared
 from orchestrator.selection.study import Study
@@ -32,7 +34,7 @@ def audit(study: Study, as_json: bool) -> int:
             for benchmark, run in configured.evaluation.benchmarks.items():
                 if run.grader != MATH:
                     continue  # math-verify has nothing to say on the answers of another judge
-                answers = _answers(study, setup, benchmark)
+                answers = _answers(study, setup, benchmark, golds)
                 if answers:
                     gold_of = golds.of(setup, benchmark)
                     found.append(compared(setup, benchmark, answers, gold_of, grader))
@@ -52,16 +54,29 @@ def audit(study: Study, as_json: bool) -> int:
     return 0
 
 
-def _answers(study: Study, setup: str, benchmark: str) -> Counter[tuple[str, str]]:
-    """How many responses gave each answer to each problem, over all units and checkpoints."""
+def _answers(study: Study, setup: str, benchmark: str, golds: Golds) -> Counter[tuple[str, str]]:
+    """How many responses gave each answer to each problem, over all units and checkpoints.
+
+    Answers are extracted anew where a slice keeps the texts of all its responses.
+    """
     answers: Counter[tuple[str, str]] = Counter()
-    for record in _records(study, setup, benchmark):
-        for answer, count in record.answers.items():
-            answers[record.problem, answer] += count
+    for run, evaluation_id, step, part in _slices(study, setup, benchmark):
+        texts = run.slice_texts(evaluation_id, step, part)
+        if len(texts) == part.responses:
+            for text in texts:
+                answer = extract(golds.of(setup, benchmark)[text.problem], text.text)
+                if answer is not None:
+                    answers[text.problem, answer] += 1
+            continue
+        for record in run.slice_records(evaluation_id, step, part):
+            for answer, count in record.answers.items():
+                answers[record.problem, answer] += count
     return answers
 
 
-def _records(study: Study, setup: str, benchmark: str) -> Iterator[ProblemRecord]:
+def _slices(
+    study: Study, setup: str, benchmark: str
+) -> Iterator[tuple[RunReader, str, int, Slice]]:
     configured = study.experiment.setups[setup]
     for repetition in REPETITIONS:
         evaluation_id = repeated_evaluation_ids(configured, repetition)[benchmark]
@@ -69,7 +84,7 @@ def _records(study: Study, setup: str, benchmark: str) -> Iterator[ProblemRecord
             run = study.reader(unit)
             for step in run.evaluated_steps(evaluation_id):
                 for part in run.slices(evaluation_id, step):
-                    yield from run.slice_records(evaluation_id, step, part)
+                    yield run, evaluation_id, step, part
 
 
 def _lines(found: Audited) -> Iterator[str]:

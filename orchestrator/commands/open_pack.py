@@ -57,5 +57,5 @@ def _code_text(code: dict[str, Any]) -> str:
 
 def _next(opened: OpenedPack, pack: Path) -> list[str]:
     results = shlex.quote(str(opened.results))
-    again = f"trb rerun {shlex.quote(str(pack))} --cell METHOD,COLUMN"
-    return [f"trb table {results}", f"trb report {results}", f"trb status {results}", again]
+    commands = [f"trb {name} {results}" for name in ("table", "report", "view", "status")]
+    return [*commands, f"trb rerun {shlex.quote(str(pack))} --cell METHOD,COLUMN"]

@@ -153,10 +153,13 @@ def _add_result_commands(commands: Commands) -> None:
     text = "compare with math-verify alone instead: disagreements by benchmark, with examples"
     regrade.flag("--audit", text)
     regrade.flag("--json", "with --audit: a JSON document")
+    text = "extract answers anew, in evaluations that keep the texts of all their responses"
+    regrade.flag("--texts", text)
     regrade.description = (
         "Count correct answers again, from the extracted answers that evaluations keep, with the "
         "present grader. Scores of an older grader's version are carried over to the present one, "
-        "and their files stay. Extracted answers and the rewards of training stay."
+        "and their files stay. Extracted answers stay too unless --texts is given, and so do the rewards "
+        "of training."
     )
 
     text = "a W&B workspace over the runs of an experiment"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from orchestrator.grading.judges import version_of
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice, disjoint
+from orchestrator.records.texts import ResponseText
 from orchestrator.records.writer import RecordWriter, write_slice
 from orchestrator.selection.study import Study
 
@@ -33,15 +34,23 @@ REPETITIONS = (0, evaluation_protocol.FRESH)
 NOTES = {
     "carried": "carried over from an older version of the grader",
     "timed_out": "answers timed out",
+    "read": "responses read anew from their texts",
+    "compared": "texts of evaluations that keep only a part, which rest on stored answers",
+    "differing": "of these texts give another answer now",
 }
 # By name: `evaluations` of checkpoints, and those `carried` over from an older grader; `problems`,
 # and those that `changed`; `answers`, and those that `timed_out`; right answers `gained` and `lost`
-# in each problem, net.
+# in each problem, net. With texts, the responses `read` anew; the texts that were only `compared`, and
+# those `differing` from the stored answer.
 Recount = Counter[str]
 
 
-def regrade(study: Study) -> int:
+def regrade(study: Study, anew: bool = False) -> int:
     """Recount every evaluation of the experiment, and print the changes. Idempotent; 0 when done.
+
+    With `anew` answers are extracted again from the texts of responses, in evaluations that keep
+    the texts of all. Where only a part has texts, counts would mix two extractions: there the
+    stored answers stay, and the texts that would give others are counted.
 
     UserError, before anything is written, if a unit is being run.
     """
@@ -54,7 +63,7 @@ def regrade(study: Study) -> int:
     with Grader(study.experiment.runtime.grader_deadline_s, REMEMBERED) as grader:
         for unit in there:
             with _writer(study.runs, unit.id) as run:
-                for benchmark, counted in _regrade_unit(run, unit.setup, golds, grader):
+                for benchmark, counted in _regrade_unit(run, unit.setup, golds, grader, anew):
                     totals.setdefault((unit.setup, benchmark), Counter()).update(counted)
     if not totals:
         name = study.experiment.name
@@ -86,6 +95,42 @@ def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
     )
 
 
+def grade_text(text: ResponseText, gold: Gold, grader: Grader, anew: bool) -> ResponseText:
+    """The response with the present grade of its answer, extracted `anew` or as it was stored."""
+    grade = grader.grade(gold, text.text) if anew else grader.grade_answer(gold, text.answer)
+    return replace(text, answer=grade.extracted, right=grade.correct, timed_out=grade.timed_out)
+
+
+def recount_texts(
+    records: Sequence[ProblemRecord], texts: Sequence[ResponseText]
+) -> list[ProblemRecord]:
+    """The records of a slice with the answers and grades of `texts`, which are all its responses."""
+    recounted, start = [], 0
+    for record in records:
+        answers, right_answers = Counter[str](), Counter[str]()
+        timed_out = tokens_right = 0
+        for text in texts[start : start + record.n]:
+            timed_out += text.timed_out
+            if text.answer is not None:
+                answers[text.answer] += 1
+                if text.right:
+                    right_answers[text.answer] += 1
+                    tokens_right += text.tokens
+        start += record.n
+        recounted.append(
+            replace(
+                record,
+                correct=right_answers.total(),
+                no_answer=record.n - answers.total(),
+                timed_out=timed_out,
+                answers=dict(sorted(answers.items())),
+                right_answers=dict(sorted(right_answers.items())),
+                tokens_right=tokens_right,
+            )
+        )
+    return recounted
+
+
 class Golds:
     """Golds by problem id, read when first asked for: only scores need the experiment's data."""
 
@@ -113,7 +158,7 @@ def _writer(runs: Path, unit_id: str) -> Iterator[RecordWriter]:
 
 
 def _regrade_unit(
-    run: RunReader, setup: str, golds: Golds, grader: Grader
+    run: RunReader, setup: str, golds: Golds, grader: Grader, anew: bool
 ) -> Iterator[tuple[str, Recount]]:
     """(benchmark, recount) for every checkpoint of a unit with samples, fresh ones included."""
     evaluated = golds.experiment.setups[setup]
@@ -123,7 +168,8 @@ def _regrade_unit(
         for evaluation_id in ids:
             steps.update(run.evaluated_steps(evaluation_id))
         for step in sorted(steps):
-            yield benchmark, _regrade_checkpoint(run, ids, step, golds.of(setup, benchmark), grader)
+            of_problems = golds.of(setup, benchmark)
+            yield benchmark, _regrade_checkpoint(run, ids, step, of_problems, grader, anew)
 
 
 def _ids_by_version(setup: Setup, benchmark: str, repetition: int) -> list[str]:
@@ -138,21 +184,42 @@ def _ids_by_version(setup: Setup, benchmark: str, repetition: int) -> list[str]:
 
 
 def _regrade_checkpoint(
-    run: RunReader, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader
+    run: RunReader,
+    ids: list[str],
+    step: int,
+    golds: dict[str, Gold],
+    grader: Grader,
+    anew: bool,
 ) -> Recount:
     """Recount all slices of a checkpoint into the present id; of equal ones, the newest grader's."""
     present = ids[0]
     graded_as: dict[Slice, str] = {}
     for evaluation_id in reversed(ids):  # the newest comes last and replaces the others
         graded_as |= dict.fromkeys(run.slices(evaluation_id, step), evaluation_id)
-    total = Recount(evaluations=1)
+    texts_of, keeps_all = dict[Slice, list[ResponseText]](), True
     for part in disjoint(graded_as):
+        texts_of[part] = run.slice_texts(graded_as[part], step, part)
+        keeps_all = keeps_all and len(texts_of[part]) == part.responses
+    total = Recount(evaluations=1)
+    for part, texts in texts_of.items():
         old = run.slice_records(graded_as[part], step, part)
-        new = [recount(record, golds[record.problem], grader) for record in old]
+        graded = [
+            grade_text(text, golds[text.problem], grader, anew and keeps_all) for text in texts
+        ]
+        if anew and keeps_all:
+            total["read"] += len(texts)
+            new = recount_texts(old, graded)
+        else:
+            new = [recount(record, golds[record.problem], grader) for record in old]
+            if anew:
+                total["compared"] += len(texts)
+                for text in texts:
+                    other = grade_text(text, golds[text.problem], grader, anew)
+                    total["differing"] += other.answer != text.answer
         if graded_as[part] != present:
             total["carried"] = 1
-        if graded_as[part] != present or new != old:
-            write_slice(run, present, step, part, new, replace=True)
+        if graded_as[part] != present or new != old or graded != texts:
+            write_slice(run, present, step, part, new, graded, replace=True)
         for before, after in zip(old, new, strict=True):
             total["problems"] += 1
             total["answers"] += after.n - after.no_answer

@@ -21,12 +21,12 @@ from analysis.numbers import tenths_text
 from analysis.scores.evidence import ColumnEvidence, RowEvidence
 from analysis.table import build
 from analysis.table.model import Table, TableColumn
-from orchestrator.archive.comparison import first_difference
+from orchestrator.archive.comparison import compare_runs
 from orchestrator.archive.manifest import Manifest
 from orchestrator.archive.unpacking import OpenedPack, open_pack
 from orchestrator.commands.spending import confirm
 from orchestrator.commands.submit import submit
-from orchestrator.config import Confirm
+from orchestrator.config import Confirm, Experiment
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import BASE, known_method
@@ -39,7 +39,7 @@ from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.loading import load_study
 from orchestrator.selection.study import Study
 
-SAME_BYTES, DIFFERS, WITHIN_INTERVAL = 0, 1, 4  # exit codes
+SAME, DIFFERS, WITHIN_INTERVAL = 0, 1, 4  # exit codes
 PERCENT = 100
 EXPERIMENT_FILE = "rerun.yaml"  # the narrowed experiment, in the new runs folder
 
@@ -55,7 +55,7 @@ class CellOfTable:
 
 
 def rerun(options: argparse.Namespace) -> int:
-    """SAME_BYTES, WITHIN_INTERVAL or DIFFERS; the exit code of `trb submit` where it stopped early."""
+    """SAME, WITHIN_INTERVAL or DIFFERS; the exit code of `trb submit` where it stopped early."""
     with tempfile.TemporaryDirectory() as scratch:
         opened = open_pack(options.file, Path(scratch) / "packed")
         packed = load_study(opened.results)
@@ -126,22 +126,7 @@ def _narrowed(
     """The study of the cell's training runs alone over a new runs folder, which then has the file
     of the experiment. UserError if the folder holds anything else, or if other units come out.
     """
-    experiment = packed.experiment
-    knobs = {name: [value] for name, value in row.knobs.items()}
-    # No tracker of the author's is imported or called.
-    runtime = replace(experiment.runtime, tracker="wandb", wandb="disabled")
-    narrowed = replace(
-        experiment,
-        name=f"{experiment.name}-rerun",
-        setups={row.setup: experiment.setups[row.setup]},
-        methods={row.method: knobs},
-        placements={},
-        seeds=list(seeds),
-        method_seeds={},
-        confirm=Confirm(),
-        data_dir=None,
-        runtime=runtime,
-    )
+    narrowed = _only(packed.experiment, row, seeds)
     text, file = resolved_text(narrowed, {}), runs / EXPERIMENT_FILE
     if runs.exists() and not (file.is_file() and file.read_text(encoding="utf-8") == text):
         raise refuse("--runs", str(runs), "a folder that does not exist, or that of the same rerun")
@@ -162,6 +147,23 @@ def _narrowed(
     return study.with_units([unit for unit in study.units if not unit.is_untrained])
 
 
+def _only(experiment: Experiment, row: RowEvidence, seeds: Sequence[int]) -> Experiment:
+    """The experiment of one setting on these seeds."""
+    return replace(
+        experiment,
+        name=f"{experiment.name}-rerun",
+        setups={row.setup: experiment.setups[row.setup]},
+        methods={row.method: {name: [value] for name, value in row.knobs.items()}},
+        placements={},
+        seeds=list(seeds),
+        method_seeds={},
+        confirm=Confirm(),
+        data_dir=None,
+        # No tracker of the author's is imported or called.
+        runtime=replace(experiment.runtime, tracker="wandb", wandb="disabled"),
+    )
+
+
 def _command(options: argparse.Namespace, runs: Path) -> str:
     """The command that goes on where this one stops."""
     words = ["trb", "rerun", str(options.file), "--cell", options.cell, *options.overrides]
@@ -172,19 +174,23 @@ def _judge(packed: Study, study: Study, cell: CellOfTable, manifest: Manifest) -
     """Print whether the runs are the same bytes, else where the new score lies; the exit code."""
     row = cell.row
     ids = study.evaluation_ids(row.setup)
-    fresh = study.fresh_evaluation_ids(row.setup)
-    difference = None
+    evaluations = [*ids.values(), *study.fresh_evaluation_ids(row.setup).values()]
+    difference, columns = None, set[str]()
     for unit_id in row.units:
-        compared = [*ids.values(), *fresh.values()]
-        difference = first_difference(
-            packed.reader(unit_id), study.reader(unit_id), row.step, compared
-        )
+        both = packed.reader(unit_id), study.reader(unit_id)
+        compared = compare_runs(*both, row.step, evaluations)
+        difference, columns = compared.difference, columns | compared.columns
         if difference is not None:
             break
+    runs = f"{counted(len(row.units), 'training run')}, each with its checkpoint of step {row.step} and its samples"
+    if difference is None and columns:
+        print(
+            f"same numbers: {runs}; one of the two versions did not note {', '.join(sorted(columns))}"
+        )
+        return SAME
     if difference is None:
-        runs = counted(len(row.units), "training run")
-        print(f"same bytes: {runs}, each with its checkpoint of step {row.step} and its samples")
-        return SAME_BYTES
+        print(f"same bytes: {runs}")
+        return SAME
     print(f"other bytes: {difference}")
     for line in _other_versions(manifest):
         print(line)

@@ -1,6 +1,6 @@
 """The tables of `trb status`: a row for each unit, or for each method of a large sweep.
 
-The sentences around them are those of `display`.
+The sentences around them are those of `display`. `trb view` has a table of its own (`view.units`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Renders problems as token ids, the same for student and teacher, training and evaluation.
 
-The words around a problem are those of the setup's `prompt` (`config.PromptTemplate`).
+The words around a problem are those of the setup's `prompt` (`config.PromptTemplate`). A chat
+template is that of the teacher's tokenizer, the only one of a setup (`engines.tokenizer`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,25 @@ def render(
 def prompt_text(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
     """The text of a rendered prompt, special tokens included."""
     return cast(str, tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def token_texts(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The text of each token; a letter that spans several tokens stands at its last one."""
+    texts: list[str] = []
+    pending: list[int] = []
+    for token in ids:
+        pending.append(token)
+        text = cast(str, tokenizer.decode(pending, skip_special_tokens=False))
+        # A decoder shows a part of a letter as U+FFFD. No letter has more than four bytes, so longer
+        # ones hold bytes that are no letter at all.
+        if text.endswith("\ufffd") and len(pending) < 4:
+            texts.append("")
+            continue
+        texts.append(text)
+        pending = []
+    if pending:
+        texts[-1] = cast(str, tokenizer.decode(pending, skip_special_tokens=False))
+    return texts
 
 
 def response_text(ids: list[int], eos: int, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -18,8 +18,7 @@ margin.
 `engines.device.granted` asks for the budget of its process, with the card's memory times the
 placement's `gpu_share`. The torch engine reads the result itself. For SGLang,
 `sglang.engine.settings` and `sglang.blending.blending_settings` carry it to the engine's process,
-where `sglang.private._arguments` makes it SGLang's `max_total_tokens`, `max_running_requests` and
-`mem_fraction_static`.
+where `sglang.private._arguments` makes it SGLang's `max_total_tokens` and `max_running_requests`.
 
 Each constant below was counted on a pretended GPU (`tests/rehearsal`), read in a library's source,
 or is marked as an assumption. `make rehearse-gpu` counts again and compares.
@@ -131,6 +130,7 @@ class _Case:
     card_gib: float
     situation: Situation
     on: Gpus
+    rank: int = 0
 
     @property
     def samples(self) -> list[Decoder]:
@@ -202,13 +202,14 @@ def budget(
     situation: Situation,
     on: Gpus = ONE_GPU,
     max_tokens: int | None = None,
+    rank: int = 0,
 ) -> Budget:
     """Compute the budget of a situation's engine on each of its GPUs of `card_gib`.
 
-    `max_tokens` replaces the response limit of training or evaluation. Raises UserError if one
-    sequence of full length does not fit.
+    `max_tokens` replaces the response limit of training or evaluation. A learner of adapters has a
+    `rank`. Raises UserError if one sequence of full length does not fit.
     """
-    case = _Case(setup, runtime, card_gib, situation, on)
+    case = _Case(setup, runtime, card_gib, situation, on, rank)
     if situation in ("scoring", "learning"):
         return _passes(case)
     context = setup.training.max_prompt_tokens + (max_tokens or case.response_limit)
@@ -326,7 +327,7 @@ def _passes(case: _Case) -> Budget:
     setup = case.setup
     parts = case.others()
     if case.situation == "learning":
-        for name, gib in memory.learner_parts(setup).items():
+        for name, gib in memory.learner_parts(setup, case.rank).items():
             parts[name] = gib / case.on.count
         parts["loss"] = loss_gib(setup)
         of_token = learned_token_bytes(setup)

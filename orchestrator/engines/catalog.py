@@ -41,6 +41,7 @@ class EngineInfo:
     - `tools` is a module of an engine that compiles kernels on demand. Its function
       `missing(environ)` lists the tools that a machine with a GPU lacks.
     - `longest_draft` is the largest γ that can be set; None for no limit.
+    - `adapts`: its trainer can update low-rank adapters alone (`interface.Lora`).
     """
 
     roles: frozenset[Role]
@@ -52,6 +53,7 @@ class EngineInfo:
     spread: frozenset[Role] = frozenset()
     tools: str = ""
     longest_draft: int | None = None
+    adapts: bool = False
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -61,6 +63,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             blends=True,
             keyed=True,
             module="orchestrator.engines.torch.engine",
+            adapts=True,
         ),
         "sglang": EngineInfo(
             roles=frozenset({"sampler"}),
@@ -88,6 +91,11 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
 def able(*roles: Role) -> list[str]:
     """Names of the engines that can play all of these roles."""
     return [name for name, info in ENGINES.items() if info.roles >= set(roles)]
+
+
+def adapting() -> list[str]:
+    """Names of the engines whose trainers can update low-rank adapters alone."""
+    return [name for name in able("trainer") if ENGINES[name].adapts]
 
 
 def spreading(*roles: Role) -> list[str]:

@@ -116,6 +116,7 @@ def granted(job: Job, situation: Situation, max_tokens: int | None = None) -> Bu
         situation,
         job.on,
         max_tokens,
+        job.lora.rank if job.lora else 0,
     )
 
 

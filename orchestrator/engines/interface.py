@@ -40,14 +40,29 @@ class ModelFolder:
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters that a trainer updates instead of the weights: W + (α/r)·B·A.
+
+    Every linear layer but the head has one of rank r = `rank`. `lr` replaces the optimizer's rate;
+    `seed` decides the numbers at which A starts.
+    """
+
+    rank: int
+    alpha: int
+    lr: float
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class Job:
     """The work for which an engine is opened.
 
     Sampling and training start from the student `initial`, which ends its responses with the stop
     id of `stops_as`. `steps` counts the whole training. A job that does not train has no steps,
-    needs no teacher, and reserves no memory for either. An engine that shards spreads the scoring
-    and learning models over `ranks` processes, or the sampling model over the GPUs `on`. Roles that
-    share GPUs take turns (`takes_turns`): each releases the memory that only its own work needs.
+    needs no teacher, and reserves no memory for either. With `lora` the trainer updates adapters
+    alone. An engine that shards spreads the scoring and learning models over `ranks` processes, or
+    the sampling model over the GPUs `on`. Roles that share GPUs take turns (`takes_turns`): each
+    releases the memory that only its own work needs.
     """
 
     setup: Setup
@@ -60,6 +75,7 @@ class Job:
     ranks: int = 1
     on: Gpus = ONE_GPU
     takes_turns: bool = False
+    lora: Lora | None = None
 
 
 @dataclass(frozen=True)

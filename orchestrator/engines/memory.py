@@ -12,7 +12,8 @@ from orchestrator.config import Model, Placement, RoleName, Setup, Shape, Traini
 
 GIB = 2**30
 BYTES = {"bfloat16": 2, "float32": 4}  # per value in `engine.dtype`
-STATE_BYTES = 4 + 8  # per parameter in training, float32: weight, two AdamW moments
+WEIGHT_BYTES = 4  # per parameter of the master weights, float32
+STATE_BYTES = WEIGHT_BYTES + 8  # per parameter in training: weight, two AdamW moments
 GRADIENT_BYTES = 4
 # Most parameters of student and teacher together for CPUs; embedded pairs have under one million.
 CPU_PARAMETERS = 500e6
@@ -98,12 +99,29 @@ def cpu_cache_tokens(
     return max(2 * context, min(CPU_BATCH * context, int(CPU_CACHE_GIB * GIB / of_token)))
 
 
-def learner_parts(setup: Setup) -> dict[str, float]:
-    """GiB of the student in training, in float32: its gradient, and its state, kept on the host."""
-    parameters_of_student = decoder(setup.student, setup).parameters
+def adapter_parameters(shape: Shape, rank: int) -> int:
+    """Parameters of low-rank adapters beside every linear layer of a Qwen3 decoder but the head.
+
+    A of a layer has rank × its inputs, B has its outputs × rank.
+    """
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    attention = 2 * (shape.hidden + queries) + 2 * (shape.hidden + keys)  # q and o, k and v
+    mlp = 3 * (shape.hidden + shape.ffn)
+    return shape.layers * rank * (attention + mlp)
+
+
+def learner_parts(setup: Setup, rank: int = 0) -> dict[str, float]:
+    """GiB of the student in training, in float32: its gradient, and its state, kept on the host.
+
+    With a `rank` only adapters have moments and a gradient, and the weights lie beside them.
+    """
+    weights = trained = decoder(setup.student, setup).parameters
+    if rank:
+        trained = adapter_parameters(setup.student.shape, rank)
+    frozen = weights if rank else 0
     return {
-        "learner": parameters_of_student * STATE_BYTES / GIB,
-        "gradient": parameters_of_student * GRADIENT_BYTES / GIB,
+        "learner": (trained * STATE_BYTES + frozen * WEIGHT_BYTES) / GIB,
+        "gradient": trained * GRADIENT_BYTES / GIB,
     }
 
 

@@ -12,6 +12,7 @@ SCHEMA and say so in CHANGELOG.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.config import Data, EngineConfig, Setup
@@ -58,9 +59,16 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
     }
 
 
-def sft_identity(setup: Setup, models: Models, seed: int) -> dict[str, Any]:
-    """Identity of the supervised stage; the checkpoint a trial starts from is the trial's."""
-    return _training_identity("sft", setup, models, seed) | {"sft": part(setup.training.sft, SFT)}
+def sft_identity(
+    setup: Setup, models: Models, seed: int, adapters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Identity of the supervised stage; the checkpoint a trial starts from is the trial's.
+
+    A stage that trains adapters has their knobs in its identity.
+    """
+    identity = _training_identity("sft", setup, models, seed)
+    identity |= {"sft": part(setup.training.sft, SFT)}
+    return identity | {"adapters": dict(adapters)} if adapters else identity
 
 
 def trial_identity(

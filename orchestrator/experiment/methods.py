@@ -7,6 +7,7 @@ The first seven are the paper's, in the order of its main table; rivals and cont
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from orchestrator.config import Setup, Training
+from orchestrator.engines import catalog
 from orchestrator.errors import did_you_mean, one_of, refuse
 from orchestrator.policy.spec import (
     Behavior,
     Bridge,
     FallingWithDiscrepancy,
+    First,
     FixedAdvantage,
     ForwardKL,
     Fusion,
@@ -33,6 +36,7 @@ from orchestrator.policy.spec import (
     TeacherInjection,
     TeacherKeeps,
     TeacherPrefers,
+    TeacherPrefix,
     TeacherSequences,
     TeacherUncertain,
     Tempered,
@@ -40,7 +44,7 @@ from orchestrator.policy.spec import (
     TrustRegion,
     Unlikely,
 )
-from orchestrator.rules import MOST, Count, Number, entry
+from orchestrator.rules import MOST, Count, Number, Positive, entry
 
 DIVERGENCES = ("renormalized", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
@@ -102,6 +106,16 @@ def annealed(start: float, horizon: int, step: int) -> float:
     return start * (1 - step / horizon) if step < horizon else 0.0
 
 
+def falling_prefix(longest: int, horizon: int, step: int) -> int:
+    """Tokens that the teacher begins a response with: `longest` at step 0, falling to exactly 0.
+
+    m_k = round(M·½(1 + cos(πk/K))) for k < K, a cosine as in TrOPD (2606.01249).
+    """
+    if step >= horizon:
+        return 0
+    return round(longest * (1 + math.cos(math.pi * step / horizon)) / 2)
+
+
 def growing_limit(start: int, horizon: int, step: int, longest: int) -> int:
     """Tokens of a response: `start` at step 0, growing linearly to `longest` over `horizon` steps."""
     if step >= horizon:
@@ -127,6 +141,11 @@ def mixed(weight: float) -> Behavior:
 def by_sequence(share: float) -> Behavior:
     """Whole responses of the teacher with probability `share`; the student itself for 0."""
     return TeacherSequences(share) if share > 0 else Student()
+
+
+def begun(tokens: int) -> Behavior:
+    """The teacher for the first `tokens` of a response; the student itself for 0."""
+    return TeacherPrefix(tokens) if tokens > 0 else Student()
 
 
 def fused(alpha: float) -> Behavior:
@@ -160,6 +179,19 @@ def _of_terms(*terms: Callable[[Knobs], Term]) -> Callable[[Knobs, Training, int
 
 def _proximal(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
     return Objective(training.objective, Proximal(knobs["alpha"]))
+
+
+def _guided(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    """TrOPD after the teacher's prefix, and β times the likelihood of its tokens inside of it."""
+    prefix = falling_prefix(knobs["tokens"], knobs["K"], step)
+    terms = [
+        Term(ReverseKL(), TeacherKeeps(after=prefix)),
+        Term(ForwardKL(), TeacherKeeps(inverted=True, after=prefix)),
+    ]
+    if prefix:
+        # −A·∇log p with A = 1 is the gradient of the negative log-likelihood of the token.
+        terms.append(Term(FixedAdvantage(1.0), First(prefix), factor=knobs["beta"]))
+    return Objective(training.objective, terms=tuple(terms))
 
 
 def _likelihood(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
@@ -204,14 +236,24 @@ def _limit_fits(method: str) -> Callable[[Grid, str, Setup], None]:
     return fits
 
 
-def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
-    for k in grid["K"]:
-        if k not in setup.training.sft.checkpoints:
-            raise refuse(
-                "methods.sft_warmup.K",
-                k,
-                f"one of training.sft.checkpoints {setup.training.sft.checkpoints}",
-            )
+def _prefix_fits(grid: Grid, name: str, setup: Setup) -> None:
+    _no_estimator(grid, name, setup)
+    _limit_fits("tr_opd_guided")(grid, name, setup)
+
+
+def _stage_fits(method: str) -> Callable[[Grid, str, Setup], None]:
+    """The check of a method whose knob `K` names a checkpoint of the supervised stage."""
+
+    def fits(grid: Grid, name: str, setup: Setup) -> None:
+        known = setup.training.sft.checkpoints
+        for k in grid["K"]:
+            if k not in known:
+                raise refuse(f"methods.{method}.K", k, f"one of training.sft.checkpoints {known}")
+        if METHODS[method].adapters is not None:
+            key = f"engine.trainer (with method {method})"
+            one_of(key, setup.engine.trainer, catalog.adapting())
+
+    return fits
 
 
 @dataclass(frozen=True)
@@ -223,10 +265,11 @@ class Method:
     rollouts of optimizer step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given
     knobs, training, k and N. `response_limit` are the tokens after which the rollouts of step k are
     cut, given knobs, k and the setup's limit. `updates_before` is the number of supervised updates
-    before step 0. `fits` raises UserError if values of the grid do not suit a setup of that name.
-    `axis` is the knob along the horizontal axis of its figure: the paper's; without one, the knob
-    with most values. `fades` is the knob with the number of steps after which the method is
-    vanilla; None if it never is.
+    before step 0; `adapters` are the rank and the rate of these updates if they train low-rank
+    adapters, which the stage merges into its checkpoints. `fits` raises UserError if values of the
+    grid do not suit a setup of that name. `axis` is the knob along the horizontal axis of its
+    figure: the paper's; without one, the knob with most values. `fades` is the knob with the number
+    of steps after which the method is vanilla; None if it never is.
     """
 
     title: str
@@ -236,13 +279,14 @@ class Method:
     objective: Callable[[Knobs, Training, int, int], Objective] = _plain
     response_limit: Callable[[Knobs, int, int], int] = _full_limit
     updates_before: Callable[[Knobs], int] | None = None
+    adapters: Callable[[Knobs], Knobs] | None = None
     fits: Callable[[Grid, str, Setup], None] = _fits
     axis: str | None = None
     fades: str | None = None
 
     @property
-    def changes_work(self) -> bool:
-        """Whether its steps have limits of their own, so that the plan asks for each of them."""
+    def cuts_responses(self) -> bool:
+        """Whether its responses have another limit than the setup's, at some step."""
         return self.response_limit is not _full_limit
 
     @property
@@ -309,7 +353,7 @@ METHODS: dict[str, Method] = {
         "SFT warmup",
         {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
         updates_before=lambda knobs: knobs["K"],
-        fits=_sft_fits,
+        fits=_stage_fits("sft_warmup"),
     ),
     "fixed_epsilon": Method(
         "Fixed-ε blending",
@@ -380,6 +424,25 @@ METHODS: dict[str, Method] = {
         ),
         fits=_no_estimator,
     ),
+    "tr_opd_guided": Method(
+        "Trust region on-policy distillation with teacher prefixes (TrOPD)",
+        "TrOPD guided",
+        {
+            "tokens": Knob(
+                "Tokens that the teacher begins responses of the first step with.", Count, "$m_0$"
+            ),
+            "K": _steps("Steps over which the prefix falls to nothing, by a cosine."),
+            "beta": Knob(
+                "Weight of the likelihood of the teacher's tokens.",
+                Annotated[Number, Field(ge=0, le=MOST)],
+                r"$\beta$",
+            ),
+        },
+        behavior=lambda knobs, step: begun(falling_prefix(knobs["tokens"], knobs["K"], step)),
+        objective=_guided,
+        fits=_prefix_fits,
+        axis="K",
+    ),
     "aopd": Method(
         "Asymmetric on-policy distillation (AOPD)",
         "AOPD",
@@ -434,6 +497,19 @@ METHODS: dict[str, Method] = {
             )
         },
         objective=_of_terms(lambda knobs: Term(SampledToken(knobs["clip"]))),
+    ),
+    "simple_opd": Method(
+        "LoRA warmup, then OPD (Simple-OPD)",
+        "Simple-OPD",
+        {
+            "K": _steps("Updates of the adapters before distillation, as those of sft_warmup."),
+            "rank": Knob("Rank of the adapters; their α is the same.", Count, "$r$"),
+            "lr": Knob("Learning rate of the adapters.", Positive, r"$\eta$"),
+        },
+        updates_before=lambda knobs: knobs["K"],
+        adapters=lambda knobs: {"rank": knobs["rank"], "lr": knobs["lr"]},
+        fits=_stage_fits("simple_opd"),
+        axis="K",
     ),
     "prefix_horizon": Method(
         "Prefix distillation",
@@ -501,6 +577,12 @@ def supervised_updates(method: str | None, knobs: Knobs) -> int | None:
     """Supervised updates before step 0; None for a trial that starts from the untrained student."""
     updates = METHODS[method].updates_before if method else None
     return None if updates is None else updates(knobs)
+
+
+def adapters(method: str | None, knobs: Knobs) -> dict[str, Any]:
+    """Rank and rate of the adapters of a method's supervised stage; empty for all weights."""
+    of_stage = METHODS[method].adapters if method else None
+    return {} if of_stage is None else dict(of_stage(knobs))
 
 
 # --- names ---

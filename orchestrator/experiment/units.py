@@ -16,7 +16,13 @@ from typing import Any
 from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.experiment.identity import base_identity, sft_identity, trial_identity
 from orchestrator.experiment.kinds import SUPERVISED_STAGE, Kind, OfKind
-from orchestrator.experiment.methods import BASE, METHODS, method_label, supervised_updates
+from orchestrator.experiment.methods import (
+    BASE,
+    METHODS,
+    adapters,
+    method_label,
+    supervised_updates,
+)
 from orchestrator.models.identity import Models, digest
 from orchestrator.models.made_models import models_of
 
@@ -41,9 +47,9 @@ class Unit(OfKind):
     @property
     def label(self) -> str:
         """Method and knobs for people: `TRB epsilon0=0.05 K=12`."""
-        if self.is_supervised:
-            return SUPERVISED_STAGE
         name = method_label(BASE if self.is_untrained else self.method or self.kind)
+        if self.is_supervised:
+            name = SUPERVISED_STAGE
         return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
 
 
@@ -77,13 +83,12 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
         for method, grid in experiment.methods.items():
             placement = experiment.placements.get(method, base_placement)
             seeds = experiment.seeds_of(method)
-            if METHODS[method].updates_before is not None:
-                for seed in seeds:
-                    stage = _sft(pair, seed, base_placement)
-                    stages[stage.id] = stage
             for values in itertools.product(*grid.values()):
                 knobs = dict(zip(grid, values, strict=True))
                 for seed in seeds:
+                    if METHODS[method].updates_before is not None:
+                        stage = _sft(pair, seed, base_placement, adapters(method, knobs))
+                        stages[stage.id] = stage
                     trials.append(_trial(pair, method, knobs, seed, placement))
         units += [*stages.values(), *trials]
     return units
@@ -96,7 +101,10 @@ def with_seed(
     setup = experiment.setups[unit.setup]
     pair = _Pair(unit.setup, setup, *models_of(setup, runs))
     assert unit.method is not None, "only trials have settings"
-    stage = [_sft(pair, seed, experiment.runtime.placement)] if unit.depends_on else []
+    stage = []
+    if unit.depends_on:
+        of_stage = adapters(unit.method, unit.knobs)
+        stage = [_sft(pair, seed, experiment.runtime.placement, of_stage)]
     return [*stage, _trial(pair, unit.method, unit.knobs, seed, unit.placement)]
 
 
@@ -129,6 +137,13 @@ def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
     return sorted(steps)
 
 
+def sampled_steps(unit: Unit, setup: Setup) -> set[int]:
+    """Training steps that keep rollouts token by token: the first, and the last before each
+    checkpoint. A behavior that asks the teacher does so at first.
+    """
+    return {0, *(step - 1 for step in checkpoint_steps(unit, setup))}
+
+
 def _base_eval(pair: _Pair, placement: Placement) -> Unit:
     identity = base_identity(pair.setup, pair.models)
     return Unit(
@@ -147,14 +162,14 @@ def _base_eval(pair: _Pair, placement: Placement) -> Unit:
     )
 
 
-def _sft(pair: _Pair, seed: int, placement: Placement) -> Unit:
-    identity = sft_identity(pair.setup, pair.models, seed)
+def _sft(pair: _Pair, seed: int, placement: Placement, knobs: dict[str, Any]) -> Unit:
+    identity = sft_identity(pair.setup, pair.models, seed, knobs)
     return Unit(
-        id=f"{pair.name}-sft-s{seed}-{digest(identity)}",
+        id=_id([pair.name, "sft"], knobs, seed, identity),
         kind="sft",
         setup=pair.name,
         method=None,
-        knobs={},
+        knobs=knobs,
         seed=seed,
         depends_on=(),
         steps=pair.setup.training.sft.updates,
@@ -172,17 +187,13 @@ def _trial(
     steps, first_batch = pair.setup.training.steps, 0
     updates = supervised_updates(method, knobs)
     if updates is not None:
-        depends_on = (_sft(pair, seed, placement).id,)
+        depends_on = (_sft(pair, seed, placement, adapters(method, knobs)).id,)
         if pair.setup.training.sft.after == "continue":
             steps, first_batch = steps - updates, updates
     stage = depends_on[0] if depends_on else None
     identity = trial_identity(pair.setup, pair.models, method, knobs, seed, stage)
-    words = [pair.name, method]
-    for knob, value in knobs.items():
-        words.append(f"{knob}={value:g}")
-    words += [f"s{seed}", digest(identity)]
     return Unit(
-        id="-".join(words),
+        id=_id([pair.name, method], knobs, seed, identity),
         kind="trial",
         setup=pair.name,
         method=method,
@@ -195,3 +206,8 @@ def _trial(
         placement=placement,
         provisional=not pair.final,
     )
+
+
+def _id(words: list[str], knobs: dict[str, Any], seed: int, identity: dict[str, Any]) -> str:
+    values = [f"{knob}={value:g}" for knob, value in knobs.items()]
+    return "-".join([*words, *values, f"s{seed}", digest(identity)])

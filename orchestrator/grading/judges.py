@@ -3,8 +3,8 @@
 `evaluation.benchmarks.<name>.grader` names the judge of a benchmark; training rewards always come
 from `math`. A judge is called with the gold and the content of the answer's last box, and does not
 see the problem. It runs in the grading process (`worker`), which ends a call that takes longer than
-`runtime.grader_deadline_s`, 5 s by default. This module finds it, and tells its version, which is
-part of an evaluation's id.
+`runtime.grader_deadline_s`, 5 s by default. A late or failing judge counts as wrong. This module
+finds a judge, and tells its version, which is part of an evaluation's id.
 
 docs/add-a-grader.md explains how to write one, also one that asks a language model.
 """

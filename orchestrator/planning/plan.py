@@ -178,7 +178,8 @@ def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str,
     """Seconds of a unit's training from step `first` on, by phase, without any evaluation."""
     costs = costs.on(unit.placement)
     works = work_left(unit, costs.setup.training.max_response_tokens, first)
-    seconds = dict.fromkeys(PHASES, NOTHING) | costs.steps(works)
+    seconds: dict[str, Range] = dict.fromkeys(PHASES, NOTHING)
+    seconds |= costs.steps(works)
     if works:
         seconds[OTHER] += costs.start
     return seconds

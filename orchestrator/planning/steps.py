@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.experiment.methods import METHODS, behavior_at, needs_teacher, response_limit
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.costs import SUPERVISED, StepWork
-from orchestrator.policy.spec import Behavior, Fusion, TeacherSequences
+from orchestrator.policy.spec import Fusion, TeacherPrefix, TeacherSequences
 from orchestrator.records.clock import BLENDED, PLAIN
 
 Knobs = tuple[tuple[str, Any], ...]
@@ -50,7 +50,7 @@ def work_of_kind(unit: Unit, kind: str, longest: int) -> Mapping[StepWork, int]:
 def _of_trial(
     method: str | None, knobs: Knobs, steps: int, longest: int, first: int
 ) -> Mapping[StepWork, int]:
-    if method is not None and METHODS[method].changes_work:
+    if method is not None and _differ(method, dict(knobs)):
         return Counter(_each_step(method, knobs, steps, longest)[first:])
     # The steps of other methods differ only in whether they ask the teacher, and those that do come
     # first.
@@ -62,6 +62,13 @@ def _of_trial(
     return works
 
 
+def _differ(method: str, knobs: dict[str, Any]) -> bool:
+    """Whether the lengths of a method's responses, or of parts of them, change from step to step."""
+    return METHODS[method].cuts_responses or isinstance(
+        behavior_at(method, knobs, 0), TeacherPrefix
+    )
+
+
 @lru_cache(maxsize=2**12)
 def _each_step(method: str, knobs: Knobs, steps: int, longest: int) -> tuple[StepWork, ...]:
     return tuple(_work(method, dict(knobs), step, longest) for step in range(steps))
@@ -71,17 +78,15 @@ def _work(method: str | None, knobs: dict[str, Any], step: int, longest: int) ->
     behavior = behavior_at(method, knobs, step)
     limit = response_limit(method, knobs, step, longest)
     kind = BLENDED if behavior.needs_teacher else PLAIN
-    return StepWork(kind, None if limit == longest else limit, _share(behavior))
-
-
-def _share(behavior: Behavior) -> float:
-    """Share of the responses that the teacher writes alone."""
+    work = StepWork(kind, None if limit == longest else limit)
     match behavior:
         case TeacherSequences(share):
-            return share
+            return work._replace(share=share)
+        case TeacherPrefix(tokens):
+            return work._replace(prefix=tokens)
         case Fusion(alpha) if alpha == 1:
-            return 1.0
-    return 0.0
+            return work._replace(share=1.0)
+    return work
 
 
 @lru_cache(maxsize=2**16)

@@ -33,7 +33,7 @@ from orchestrator.planning.seconds import on_the_clock
 from orchestrator.records.clock import RESCORE
 from orchestrator.records.columns import EVALUATE
 
-# Bytes on disk of a token of a response, with its share of the prompt. gzip at `texts.LEVEL` takes
+# Bytes on disk of a token of a response, with its share of the prompt. gzip at `records.files.LEVEL` takes
 # 0.31 to 0.50 bytes a letter of the solutions of AIME 2024, MATH-500 and GSM8K, least where they are
 # long. Tokens of mathematics have about three letters.
 TEXT_BYTES = Range(0.9, 1.2, 1.5)

@@ -125,6 +125,23 @@ class TeacherSequences:
         return Fusion(1.0 if uniform < self.share else 0.0)
 
 
+@dataclass(frozen=True)
+class TeacherPrefix:
+    """μ = q at the first `tokens` positions of a response, and μ = p after them.
+
+    The student continues what the teacher begins (TrOPD's off-policy guidance, 2606.01249).
+    """
+
+    tokens: int
+    needs_teacher = True
+    measures = ("behavior_kl",)
+    acceptance_guess = 0.75  # not bounded: 1 after the prefix, less inside of it
+
+    def at(self, position: int) -> Fusion:
+        """The behavior at a position of a response, counted from 0."""
+        return Fusion(1.0 if position < self.tokens else 0.0)
+
+
 # --- objectives: a target, losses against it, and the tokens where each loss counts ---
 
 
@@ -215,9 +232,18 @@ class TeacherKeeps:
 
     This is the probability that speculative decoding from the teacher keeps the token, and the mean
     of the random mask by which TrOPD tells trusted tokens from outliers (2606.01249, section 3).
+    The weight is 0 at the first `after` positions of a response.
     """
 
     inverted: bool = False
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class First:
+    """1 at the first `tokens` positions of a response, else 0."""
+
+    tokens: int
 
 
 @dataclass(frozen=True)

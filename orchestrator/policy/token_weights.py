@@ -14,6 +14,7 @@ from torch import Tensor
 from orchestrator.policy.spec import (
     Everywhere,
     FallingWithDiscrepancy,
+    First,
     TeacherKeeps,
     TeacherPrefers,
     TeacherUncertain,
@@ -28,6 +29,7 @@ class Recorded:
     log_p: Tensor  # under the student that sampled, nats
     log_q: Tensor  # under the teacher, nats
     entropy: Tensor  # H(q), nats
+    position: Tensor  # of the token in its response, from 0
     before: Tensor  # share in [0, 1] of the response's discrepancy that lies before the token
 
 
@@ -61,7 +63,13 @@ def _teacher_uncertain(where: TeacherUncertain, recorded: Recorded) -> Tensor:
 @weigh.register
 def _teacher_keeps(where: TeacherKeeps, recorded: Recorded) -> Tensor:
     kept = (recorded.log_q - recorded.log_p).exp().clamp_max(1.0)
-    return 1 - kept if where.inverted else kept
+    kept = 1 - kept if where.inverted else kept
+    return torch.where(recorded.position < where.after, 0.0, kept) if where.after else kept
+
+
+@weigh.register
+def _first(where: First, recorded: Recorded) -> Tensor:
+    return (recorded.position < where.tokens).to(recorded.log_p.dtype)
 
 
 @weigh.register

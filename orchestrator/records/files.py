@@ -6,10 +6,12 @@ last line of their own.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from orchestrator.errors import UserError
 
 SEAL = "sha256"
 PARSED_AT_ONCE = 500  # lines of JSON Lines
+LEVEL = 6  # of compression: on solutions of MATH-500 level 9 takes a quarter longer for 1 % less
 
 
 class Damaged(UserError):
@@ -210,6 +213,19 @@ def unsealed_lines(
 
 def _last_line(lines: bytes, of: Mapping[str, Any]) -> str:
     return json.dumps({**of, SEAL: hashlib.sha256(lines).hexdigest()}, ensure_ascii=False) + "\n"
+
+
+def compressed(text: str) -> bytes:
+    """`text` as gzip, the same bytes whenever it is written: the header holds no time."""
+    return gzip.compress(text.encode(), LEVEL, mtime=0)
+
+
+def decompressed(data: bytes, path: Path, remedy: str) -> bytes:
+    """The content of a gzip file. Raises Damaged where it is not whole."""
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        raise damaged(path, "is not what was written", remedy) from None
 
 
 def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]:

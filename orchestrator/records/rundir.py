@@ -5,6 +5,7 @@
 | `config.json`, `provenance.json` | the resolved configuration; code, host and models of the first attempt | once |
 | `data.json` and other documents | one JSON value each | whole |
 | `metrics.jsonl`, `rollouts.jsonl` | a row per step; a row per rollout | appended |
+| `samples/step_000019.jsonl.gz` | some rollouts of that step token by token (`rollout_samples`) | whole |
 | `checkpoints/step_000020/` | a Hugging Face model folder; beside the last one, the learner's state | whole |
 | `evals/<evaluation id>/step_000020/` | a file for each slice (`slice_files`), in it a row per problem | whole |
 | beside them | `….texts.gz` for each slice (`texts`): responses with prompt and grade | whole, before the slice |
@@ -33,6 +34,7 @@ from orchestrator.liveness.lease import Holder, holder_of
 from orchestrator.records.files import (
     Damaged,
     damaged,
+    decompressed,
     list_folder,
     parse_json,
     parse_rows,
@@ -44,6 +46,7 @@ from orchestrator.records.files import (
 )
 from orchestrator.records.log import Phase, read_log, read_phase
 from orchestrator.records.problem_record import ProblemRecord, merge
+from orchestrator.records.rollout_samples import FOLDER, RolloutSample, samples_name
 from orchestrator.records.slice_files import SliceCounts, read_counts, read_records, stamp_of_slice
 from orchestrator.records.slices import Slice, complete_samples, disjoint, parse
 from orchestrator.records.texts import ResponseText, read_texts
@@ -171,14 +174,26 @@ class RunReader:
 
     def document(self, name: str) -> Any:
         """Read a JSON file of its own, such as `data.json`; None if it was not written."""
-        path = self.path / name
-        data = read_bytes(path, self.remedy)
-        committed_sha256 = self._state().get("documents", {}).get(name)
-        if committed_sha256 is not None and (
-            data is None or hashlib.sha256(data).hexdigest() != committed_sha256
-        ):
-            raise damaged(path, "is not what was written", self.remedy)
-        return None if data is None else parse_json(data, path, self.remedy)
+        data = self._verified(name)
+        return None if data is None else parse_json(data, self.path / name, self.remedy)
+
+    def sampled_steps(self) -> list[int]:
+        """Training steps of which rollouts were kept token by token, and committed."""
+        steps = []
+        for name in self._state().get("documents", {}):
+            if match := re.fullmatch(rf"{FOLDER}/step_([0-9]{{6,}})\.jsonl\.gz", name):
+                steps.append(int(match[1]))
+        return sorted(steps)
+
+    def rollout_samples(self, step: int) -> list[RolloutSample]:
+        """The first rollouts of a training step token by token; none of a step that keeps none."""
+        name = samples_name(step)
+        data = self._verified(name)
+        if data is None:
+            return []
+        lines = decompressed(data, self.path / name, self.remedy)
+        rows = parse_rows(lines, self.path / name, self.remedy)
+        return [RolloutSample(**row) for row in rows]
 
     def attempts(self) -> list[dict[str, Any]]:
         """A row for each attempt: when it `started`, with its code, versions and machine."""
@@ -300,12 +315,16 @@ class RunReader:
         """
         by_problem: dict[int, list[ResponseText]] = defaultdict(list)
         for part in self.counted_slices(evaluation_id, step):
-            texts = read_texts(self.evaluation_path(evaluation_id, step), part)
+            texts = self.slice_texts(evaluation_id, step, part)
             for position, text in enumerate(texts):
                 by_problem[part.problem + position * part.width // len(texts)].append(text)
         return list(
             itertools.chain.from_iterable(by_problem[index] for index in sorted(by_problem))
         )
+
+    def slice_texts(self, evaluation_id: str, step: int, part: Slice) -> list[ResponseText]:
+        """Responses of one slice whose texts were kept, by problem and sample."""
+        return read_texts(self.evaluation_path(evaluation_id, step), part)
 
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
         """Steps of which every problem of this evaluation has samples."""
@@ -346,6 +365,18 @@ class RunReader:
     def _state(self) -> dict[str, Any]:
         """The last commit; empty for a fresh unit."""
         return self.once("state", lambda: read_sealed(self.path / STATE, self.remedy) or {})
+
+    def _verified(self, name: str) -> bytes | None:
+        """The content of a document; None if it was not written. Raises Damaged if a commit
+        vouches for another one.
+        """
+        data = read_bytes(self.path / name, self.remedy)
+        committed = self._state().get("documents", {}).get(name)
+        if committed is not None and (
+            data is None or hashlib.sha256(data).hexdigest() != committed
+        ):
+            raise damaged(self.path / name, "is not what was written", self.remedy)
+        return data
 
     def _steps(self, folder: Path) -> list[int]:
         """Steps of the entries of a folder that are named as `step_000020` is."""

@@ -22,6 +22,7 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.liveness.lease import Lease
 from orchestrator.records.files import (
+    compressed,
     file_sha256,
     give_usual_mode,
     pretty,
@@ -33,6 +34,7 @@ from orchestrator.records.files import (
 )
 from orchestrator.records.log import RunLog
 from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rollout_samples import FOLDER, RolloutSample, samples_name
 from orchestrator.records.rundir import (
     ATTEMPTS,
     CONFIG,
@@ -172,9 +174,18 @@ class RunWriter(RunReader):
 
     def write_document(self, name: str, value: Any) -> None:
         """Write `name`, a JSON file of its own, replacing what was there."""
-        text = pretty(_finite(value))
-        write_atomically(self.path / name, text)
-        self._documents[name] = hashlib.sha256(text.encode()).hexdigest()
+        self._write(name, pretty(_finite(value)).encode())
+
+    def write_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
+        """Write rollouts of a training step token by token, replacing those of a killed attempt."""
+        (self.path / FOLDER).mkdir(exist_ok=True)
+        lines = "".join(_line(vars(sample)) for sample in samples)
+        self._write(samples_name(step), compressed(lines))
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Replace a document; the next commit vouches for it."""
+        write_atomically(self.path / name, data)
+        self._documents[name] = hashlib.sha256(data).hexdigest()
 
     # --- checkpoints and commits ---
 

@@ -5,9 +5,14 @@ A mean over no values is missing (None), not zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from orchestrator.data.prompts import prompt_text, token_texts
+from orchestrator.grading.gold import Gold
+from orchestrator.records.rollout_samples import RolloutSample
 from orchestrator.records.statistics import auroc
 from orchestrator.rollouts import Request
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
@@ -50,6 +55,32 @@ def rollout_rows(
             row["text"] = texts[index]
         rows.append(row)
     return rows
+
+
+def rollout_samples(
+    requests: Sequence[Request],
+    digest: RolloutDigest,
+    rewards: list[float | None],
+    golds: Mapping[int, Gold | None],
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[RolloutSample]:
+    """The rollouts that the digest has token by token; `golds` are by the prompt's number."""
+    samples = []
+    for row, trace in enumerate(digest.traces):
+        key, gold = requests[row].key, golds[requests[row].key.prompt]
+        samples.append(
+            RolloutSample(
+                index=key.prompt,
+                sample=key.sample,
+                prompt=prompt_text(requests[row].prompt_ids, tokenizer),
+                gold=None if gold is None else gold.answer,
+                reward=rewards[row],
+                truncated=digest.truncated[row],
+                tokens=token_texts(digest.responses[row], tokenizer),
+                **vars(trace),
+            )
+        )
+    return samples
 
 
 def mean_present(values: list[float | None]) -> float | None:

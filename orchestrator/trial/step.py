@@ -16,6 +16,7 @@ from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import PeakWatch, granted
 from orchestrator.errors import NotFinite
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
+from orchestrator.experiment.units import sampled_steps
 from orchestrator.grading.grader import Gold, Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
@@ -24,7 +25,7 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request
 from orchestrator.trial import diagnostics
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.engines import job_of, lora_of
 from orchestrator.workers.roles import Roles
 from orchestrator.workers.spec import WorkerSpec
 
@@ -51,8 +52,11 @@ class TrainingStep:
         try:
             self._take(step)
         except NotFinite as error:
-            rate = self.spec.setup.training.optimizer.lr
-            raise NotFinite(f"step {step}: {error} (training.optimizer.lr={rate:g}?)") from error
+            lora = lora_of(self.spec.unit)
+            rate = f"training.optimizer.lr={self.spec.setup.training.optimizer.lr:g}"
+            if lora is not None:
+                rate = f"the adapters' lr={lora.lr:g}"
+            raise NotFinite(f"step {step}: {error} ({rate}?)") from error
 
     def _take(self, step: int) -> None:
         unit = self.spec.unit
@@ -61,14 +65,17 @@ class TrainingStep:
         clock = Clock(self.watch)
         prompts = self.data.batch(unit.first_batch + step, training.prompts_per_step)
         requests = self.requests(step, prompts)
+        keeps = step in sampled_steps(unit, self.spec.setup)
+        traced = self.spec.runtime.rollout_texts if keeps else 0
         if unit.is_supervised:
-            rollouts, sampled = roles.teacher.sample(requests)
+            rollouts, sampled = roles.teacher.sample(requests, traced)
         else:
             roles.refresh(step)
             rollouts, sampled = roles.rollout.sample(
                 requests,
                 behavior_at(unit.method, unit.knobs, step),
                 response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
+                traced,
             )
         digest = sampled.get()
         clock.lap(ROLLOUT)
@@ -93,6 +100,10 @@ class TrainingStep:
         _check_finite(learned)
         clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)
+        if digest.traces:
+            golds = {index: prompt.problem.gold for index, prompt in prompts}
+            samples = diagnostics.rollout_samples(requests, digest, rewards, golds, self.tokenizer)
+            self.run.write_samples(step, samples)
         self.run.append_timing(
             {"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)}
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
+from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static, Tab, Tabs
 
 from analysis.table.model import Table
 from orchestrator.commands.display import progress_bar, progress_mark, sweep_line
@@ -20,11 +21,22 @@ from orchestrator.sheet import MARK_STYLES
 from orchestrator.view.curves_pane import CurvesPane
 from orchestrator.view.leaderboard_pane import LeaderboardPane
 from orchestrator.view.reading import Progress, SweepReader
+from orchestrator.view.rollouts_pane import RolloutsPane
+from orchestrator.view.samples_pane import SamplesPane
 from orchestrator.view.unit_screen import UnitScreen
 from orchestrator.view.units_pane import UnitsPane
 
 LEADERBOARD, UNITS, CURVES = "leaderboard", "units", "curves"
+SAMPLES, ROLLOUTS = "samples", "rollouts"
 OF_TABS = ("tab", "search", "read", "leave_search", "quit")  # actions of the tabs' own keys
+TAB = "tab-"  # before the name of a pane, in the id of its tab
+TITLES = {  # of the tabs, whose numbers are the keys
+    LEADERBOARD: "1 Scores",
+    UNITS: "2 Units",
+    CURVES: "3 Curves",
+    SAMPLES: "4 Samples",
+    ROLLOUTS: "5 Rollouts",
+}
 BAR = 12  # characters of the sweep's bar
 ENDING_S = 1.0  # for a reading that goes on when the user leaves
 
@@ -53,26 +65,25 @@ class ReadingFailed(Message):
         self.error = error
 
 
+Pane = LeaderboardPane | UnitsPane | CurvesPane | SamplesPane | RolloutsPane
+
+
 class ViewApp(App[None]):
     """Shows one sweep until the user leaves; it writes nothing but the cache of earlier looks."""
 
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS = (
-        Binding("1", f"tab('{LEADERBOARD}')", "Scores"),
-        Binding("2", f"tab('{UNITS}')", "Units"),
-        Binding("3", f"tab('{CURVES}')", "Curves"),
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(title[0], f"tab('{pane}')", show=False) for pane, title in TITLES.items()),
         Binding("slash", "search", "Search"),
         Binding("r", "read", "Read now"),
         Binding("escape", "leave_search", "Clear", show=False),
         Binding("q", "quit", "Quit"),
-    )
+    ]
     CSS = """
     #headline { height: 2; padding: 0 1; background: $panel; }
     #search { dock: bottom; display: none; margin-bottom: 1; height: 1; border: none; }
     Screen { overflow: hidden; }
-    TabbedContent { height: 1fr; }
     ContentSwitcher { height: 1fr; }
-    TabPane { padding: 0; height: 1fr; }
     """
 
     def __init__(self, study: Study):
@@ -88,20 +99,19 @@ class ViewApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline", markup=False)
-        with TabbedContent(initial=LEADERBOARD):
-            with TabPane("Scores", id=LEADERBOARD):
-                yield LeaderboardPane()
-            with TabPane("Units", id=UNITS):
-                yield UnitsPane()
-            with TabPane("Curves", id=CURVES):
-                yield CurvesPane()
+        yield Tabs(*(Tab(title, id=f"{TAB}{pane}") for pane, title in TITLES.items()))
+        with ContentSwitcher(initial=LEADERBOARD):
+            yield LeaderboardPane(id=LEADERBOARD)
+            yield UnitsPane(id=UNITS)
+            yield CurvesPane(id=CURVES)
+            yield SamplesPane(id=SAMPLES)
+            yield RolloutsPane(id=ROLLOUTS)
         yield Input(placeholder="search", id="search")
         yield Footer()
 
     def on_mount(self) -> None:
         self.title = f"trb view {self._study.experiment.name}"
         self.query_one("#headline", Static).update(headline(self._study, None))
-        self.query_one("#methods").focus()
         self._thread.start()
 
     def on_unmount(self) -> None:
@@ -111,16 +121,21 @@ class ViewApp(App[None]):
     # --- what the thread hands over ---
 
     def on_progress_read(self, message: ProgressRead) -> None:
+        if self._is_leaving:
+            return
         self._progress = message.progress
         self._main.query_one("#headline", Static).update(headline(self._study, message.progress))
-        self._main.query_one(UnitsPane).show(message.progress)
-        self._main.query_one(CurvesPane).show(message.progress)
+        for pane in (UnitsPane, CurvesPane, SamplesPane, RolloutsPane):
+            self._main.query_one(pane).show(message.progress)
         if isinstance(self.screen, UnitScreen):
             self.screen.show(message.progress)
 
     def on_table_read(self, message: TableRead) -> None:
+        if self._is_leaving:
+            return
         self._main.query_one(LeaderboardPane).show(message.table, message.problem)
-        self._main.query_one(CurvesPane).show_table(message.table)
+        for pane in (CurvesPane, SamplesPane, RolloutsPane):
+            self._main.query_one(pane).show_table(message.table)
 
     def on_reading_failed(self, message: ReadingFailed) -> None:
         raise message.error
@@ -133,32 +148,34 @@ class ViewApp(App[None]):
 
     # --- what the user does ---
 
-    def on_units_pane_opened(self, message: UnitsPane.Opened) -> None:
+    def on_units_pane_unit_opened(self, message: UnitsPane.UnitOpened) -> None:
         if self._progress is not None:
             run = RunReader(self._study.runs, message.unit_id)
             self.push_screen(UnitScreen(run, self._progress))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter on a method leads to its units."""
-        if event.data_table.id == "methods" and event.row_key.value is not None:
-            setup, method = event.row_key.value.split("/")
-            self._main.query_one(UnitsPane).search(f"{setup}-{method}")
+        if event.data_table.id == "method-rows" and event.row_key.value is not None:
+            words = self._main.query_one("#search", Input)
+            words.value = self._main.query_one(LeaderboardPane).words_for(event.row_key.value)
+            words.display = True
             self.action_tab(UNITS)
 
-    def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        self._pane(event.pane).focus_first()
+    def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
+        if event.tab.id is not None:
+            self._switcher.current = event.tab.id.removeprefix(TAB)
+            self._search_pane()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        pane = self._pane()
-        if event.input.id == "search" and isinstance(pane, LeaderboardPane | UnitsPane):
-            pane.search(event.value)
+        if event.input.id == "search":
+            self._search_pane()
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
         self._pane().focus_first()
 
     def action_tab(self, tab: str) -> None:
         """Show a tab."""
-        self._main.query_one(TabbedContent).active = tab
+        self._main.query_one(Tabs).active = f"{TAB}{tab}"
 
     def action_search(self) -> None:
         """Let the user type words that the rows of this tab must hold."""
@@ -171,29 +188,44 @@ class ViewApp(App[None]):
         words = self._main.query_one("#search", Input)
         words.value = ""
         words.display = False
-        self._main.query_one(LeaderboardPane).search("")
-        self._main.query_one(UnitsPane).search("")
         self._pane().focus_first()
 
     def action_read(self) -> None:
         """Read the run directories now."""
         self._reader.read_now()
 
+    def _search_pane(self) -> None:
+        """Apply the words of the search to the active tab, and let keys reach its rows unless the
+        user still types.
+        """
+        pane, words = self._pane(), self._main.query_one("#search", Input)
+        if not isinstance(pane, CurvesPane):
+            pane.search(words.value)
+        if not words.has_focus:
+            pane.focus_first()
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Over another screen, such as a unit's, only its own keys and those of every screen act."""
         return action not in OF_TABS or self.screen is self._main
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether the widgets are gone: the last reading may arrive while the view ends."""
+        return not self.is_running or self._main.query_one_optional("#headline") is None
 
     @property
     def _main(self) -> Screen[None]:
         """The screen with the tabs, which stays below the others."""
         return self.screen_stack[0]
 
-    def _pane(self, tab: TabPane | None = None) -> LeaderboardPane | UnitsPane | CurvesPane:
-        """The content of a tab, of the active one unless another is given."""
-        tab = tab or self._main.query_one(TabbedContent).active_pane
-        assert tab is not None
-        (pane,) = tab.children
-        assert isinstance(pane, LeaderboardPane | UnitsPane | CurvesPane)
+    @property
+    def _switcher(self) -> ContentSwitcher:
+        return self._main.query_one(ContentSwitcher)
+
+    def _pane(self) -> Pane:
+        """The content of the active tab."""
+        pane = self._switcher.visible_content
+        assert isinstance(pane, Pane)
         return pane
 
 

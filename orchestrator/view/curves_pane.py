@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Select, SelectionList
 from textual.widgets.selection_list import Selection
@@ -43,19 +45,19 @@ class CurvesPane(Vertical):
     A zoomed plot has the range of the second half of the steps, in which methods lie close.
     """
 
-    BINDINGS = (
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "another(-1)", "Previous", priority=True),
         Binding("right", "another(1)", "Next", priority=True),
         Binding("z", "zoom", "Zoom"),
-    )
+    ]
     DEFAULT_CSS = """
     CurvesPane Select { margin: 0 1; }
     CurvesPane PlotextPlot { width: 1fr; }
     CurvesPane SelectionList { width: 26; height: 1fr; border: none; padding: 0; }
     """
 
-    def __init__(self, **options: str) -> None:
-        super().__init__(**options)
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
         self._quantities = {quantity.key: quantity for quantity in quantities()}
         self._reader = CurveReader()
         self._progress: Progress | None = None

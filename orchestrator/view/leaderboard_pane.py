@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.events import Resize
 from textual.widgets import DataTable, Static
 
+from analysis.labels import BASE
 from analysis.table.evidence_formats import GAP, P
 from analysis.table.model import Table
 from orchestrator.sheet import Cell
 from orchestrator.view.leaderboard import IntervalAxis, Placing, benchmark_texts, placings
 from orchestrator.view.live_table import PADDING, SCROLLBAR, LiveTable
 
-NEEDED = ("Method", "Avg", GAP, "Interval", P)
+NEEDED: Sequence[str] = ("Method", "Avg", GAP, "Interval", P)
 # The others, in this order, and the characters of the drawn intervals that must have room first.
 LEAST_AXIS, MIDDLE_AXIS, WIDEST_AXIS = 13, 27, 41
 WHERE_ROOM = {"Seeds": LEAST_AXIS, "Step": LEAST_AXIS, "Setting": MIDDLE_AXIS}
@@ -30,14 +33,14 @@ class LeaderboardPane(Vertical):
     }
     """
 
-    def __init__(self, **options: str) -> None:
-        super().__init__(**options)
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
         self._table: Table | None = None
         self._placings: dict[str, Placing] = {}
         self._words = ""
 
     def compose(self) -> ComposeResult:
-        yield LiveTable(id="methods")
+        yield LiveTable(id="method-rows")
         with VerticalScroll():
             yield Static("Reading run directories…", id="evidence", markup=False)
 
@@ -59,6 +62,12 @@ class LeaderboardPane(Vertical):
         self._words = words
         self._fill()
 
+    def words_for(self, key: str) -> str:
+        """Words that find the units of the method with this key, and the method here."""
+        placing = self._placings[key]
+        of_units = f"{placing.setup}-{placing.method}-"  # as the ids of its units begin
+        return placing.label if placing.method == BASE else of_units
+
     def on_resize(self, _: Resize) -> None:
         self._fill()
 
@@ -70,7 +79,7 @@ class LeaderboardPane(Vertical):
             return
         shown: dict[str, Placing] = {}
         for key, placing in self._placings.items():
-            text = f"{placing.setup} {placing.method} {placing.label}".casefold()
+            text = f"{placing.setup}-{placing.method}- {placing.label}".casefold()
             if all(word in text for word in self._words.casefold().split()):
                 shown[key] = placing
         rows = {key: self._cells(placing) for key, placing in shown.items()}
@@ -111,7 +120,7 @@ class LeaderboardPane(Vertical):
 
     def _headings(self, rows: dict[str, dict[str, Cell]]) -> list[str]:
         """The columns that fit, the confirmed score among them where a method has one."""
-        headings = list(NEEDED)
+        headings = [*NEEDED]
         if any(row["Confirmed"].text for row in rows.values()):
             headings.insert(2, "Confirmed")
         for heading, axis in WHERE_ROOM.items():

@@ -17,8 +17,8 @@ class LiveTable(DataTable[Text]):
 
     DEFAULT_CSS = "LiveTable { scrollbar-size: 1 1; height: 1fr; }"
 
-    def __init__(self, **options: str) -> None:
-        super().__init__(cursor_type="row", zebra_stripes=True, **options)
+    def __init__(self, id: str) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=True, id=id)
         self._headings: list[str] = []
         self._shown: dict[str, list[Cell]] = {}
 

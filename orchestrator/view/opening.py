@@ -32,8 +32,7 @@ def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], 
         raise UserError(f"--port: '{options.port}': expected --serve beside it")
     if options.port is not None and options.port > 65535:
         raise refuse("--port", options.port, "a port up to 65535")
-    has_screen = DRIVER in os.environ or (sys.stdin.isatty() and sys.stdout.isatty())
-    if not has_screen and not options.serve:
+    if not options.serve and not has_screen():
         name = options.experiment or "EXP"
         raise UserError(
             f"view: no terminal: expected one, or trb view {name} --serve for a browser; "
@@ -55,6 +54,11 @@ def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], 
     app = ViewApp(study)
     app.run()
     return app.return_code or 0
+
+
+def has_screen() -> bool:
+    """Whether a terminal is there, or a server that shows the screen in its place."""
+    return DRIVER in os.environ or (sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def only_experiment(runs: Path) -> Path:

@@ -47,8 +47,8 @@ class SweepReader:
     """
 
     study: Study
-    on_progress: Callable[[Progress], None]
-    on_table: Callable[[Table | None, str], None]
+    on_progress: Callable[[Progress], object]
+    on_table: Callable[[Table | None, str], object]
     ended: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _asked: threading.Event = field(default_factory=threading.Event)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Log, Static
@@ -25,12 +27,12 @@ MOST_LETTERS = 400_000  # of a log; the beginning of a longer one is left out
 class UnitScreen(Screen[None]):
     """Escape leads back; the log shows lines that hold the searched words, or all of them."""
 
-    BINDINGS = (
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "back", "Back"),
         Binding("slash", "search", "Search"),
         Binding("home,g", "log_end(False)", "Begin"),
         Binding("end,G", "log_end(True)", "End"),
-    )
+    ]
     DEFAULT_CSS = """
     UnitScreen #facts { height: auto; padding: 0 1; background: $panel; }
     UnitScreen #failure { height: auto; max-height: 40%; padding: 0 1; color: $text-error; }
@@ -123,7 +125,7 @@ class UnitScreen(Screen[None]):
 
 def facts(name: str, status: UnitStatus) -> Text:
     """The unit's name, state and best checkpoint, then its id."""
-    text = Text(name, "bold")
+    text = Text.assemble((name, "bold"))
     text.append(" · ")
     mark = STATE_MARKS.get(status.state, "faint")
     text.append(status.doing or status.state, MARK_STYLES[mark])

@@ -25,20 +25,20 @@ class UnitsPane(Vertical):
     }
     """
 
-    class Opened(Message):
+    class UnitOpened(Message):
         """The user wants to see the unit with this id."""
 
         def __init__(self, unit_id: str):
             super().__init__()
             self.unit_id = unit_id
 
-    def __init__(self, **options: str) -> None:
-        super().__init__(**options)
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
         self._rows: list[UnitRow] = []
         self._words = ""
 
     def compose(self) -> ComposeResult:
-        yield LiveTable(id="units")
+        yield LiveTable(id="unit-rows")
         with VerticalScroll():
             yield Static("Reading run directories…", id="processes", markup=False)
 
@@ -69,7 +69,7 @@ class UnitsPane(Vertical):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         if event.row_key.value is not None:
-            self.post_message(self.Opened(event.row_key.value))
+            self.post_message(self.UnitOpened(event.row_key.value))
 
 
 def process_lines(progress: Progress) -> Text:

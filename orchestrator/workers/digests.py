@@ -6,13 +6,15 @@ log q are 352 MB. Means over tokens are over all response tokens of the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from orchestrator.rollouts import Rollouts, TeacherScores
+from orchestrator.rollouts import SURVIVED, Rollouts, TeacherScores
+
+DECIMALS = 4  # of a number in a trace
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,17 @@ class ScoresDigest:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """Values of each token of one rollout: see `records.rollout_samples.RolloutSample`."""
+
+    student: list[float]
+    behavior: list[float]
+    teacher: list[float] | None
+    survived: list[bool] | None
+    measured: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
 class RolloutDigest:
     """The token ids of each response, its EOS included, and the numbers to log.
 
@@ -41,10 +54,11 @@ class RolloutDigest:
     sampled: dict[str, Any]
     behavior: dict[str, Any]
     scores: ScoresDigest | None = None
+    traces: list[Trace] = field(default_factory=list)
 
 
-def digest_rollouts(rollouts: Rollouts) -> RolloutDigest:
-    """The digest of sampled responses."""
+def digest_rollouts(rollouts: Rollouts, traced: int = 0) -> RolloutDigest:
+    """The digest of sampled responses, the first `traced` of them token by token."""
     mask = rollouts.mask_BT
     lengths = rollouts.lengths_B.double()
     sampled = {
@@ -55,7 +69,8 @@ def digest_rollouts(rollouts: Rollouts) -> RolloutDigest:
     }
     behavior: dict[str, Any] = {}
     for name, values in rollouts.measured.items():
-        behavior[name] = _token_mean(values, mask)
+        if name != SURVIVED:  # `accepted_drafts` counts these
+            behavior[name] = _token_mean(values, mask)
     if "behavior_kl" in rollouts.measured:
         kl = torch.where(mask, rollouts.measured["behavior_kl"].double(), 0.0)
         behavior["sequence_kl"] = float(kl.sum(-1).mean())
@@ -65,6 +80,24 @@ def digest_rollouts(rollouts: Rollouts) -> RolloutDigest:
         sampled=sampled,
         behavior=behavior | speculation_metrics(rollouts),
         scores=None if rollouts.teacher is None else digest_scores(rollouts, rollouts.teacher),
+        traces=[_trace(rollouts, row) for row in range(min(traced, len(rollouts.requests)))],
+    )
+
+
+def _trace(rollouts: Rollouts, row: int) -> Trace:
+    length = int(rollouts.lengths_B[row])
+
+    def rounded(values_BT: Tensor) -> list[float]:
+        return [round(value, DECIMALS) for value in values_BT[row, :length].tolist()]
+
+    measured = {name: rounded(values) for name, values in rollouts.measured.items()}
+    survived = measured.pop(SURVIVED, None)
+    return Trace(
+        student=rounded(rollouts.student_BT),
+        behavior=rounded(rollouts.behavior_BT),
+        teacher=None if rollouts.teacher is None else rounded(rollouts.teacher.token_BT),
+        survived=None if survived is None else [value == 1 for value in survived],
+        measured=measured,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from orchestrator.config import RoleName
 from orchestrator.engines.catalog import open_engine, sampler_of
 from orchestrator.engines.device import hide_gpus
-from orchestrator.engines.interface import Engine, Job, Sampler, Scorer, Trainer
+from orchestrator.engines.interface import Engine, Job, Lora, Sampler, Scorer, Trainer
 from orchestrator.engines.memory import Gpus
+from orchestrator.experiment.units import Unit
 from orchestrator.policy.spec import Behavior
 from orchestrator.workers.placement import ranks
 from orchestrator.workers.spec import WorkerSpec
@@ -53,6 +54,14 @@ class Engines:
         return self._opened[name]
 
 
+def lora_of(unit: Unit) -> Lora | None:
+    """The adapters that a supervised stage trains; None for a stage of all weights, and for trials."""
+    if not unit.is_supervised or not unit.knobs:
+        return None
+    rank = unit.knobs["rank"]
+    return Lora(rank, alpha=rank, lr=unit.knobs["lr"], seed=unit.seed)
+
+
 def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
     """The job for which a unit's engines are opened in the process of `role`."""
     unit = spec.unit
@@ -65,4 +74,5 @@ def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
         ranks=ranks(unit.placement, role),
         on=Gpus.of(unit.placement, role),
         takes_turns=unit.placement.takes_turns,
+        lora=lora_of(unit),
     )

@@ -45,11 +45,16 @@ class RolloutWorker:
         self._weights = weights
 
     def sample(
-        self, requests: list[Request], behavior: Behavior, max_tokens: int | None = None
+        self,
+        requests: list[Request],
+        behavior: Behavior,
+        max_tokens: int | None = None,
+        traced: int = 0,
     ) -> tuple[Rollouts, RolloutDigest]:
         """One response to each request, of at most `max_tokens` or the setup's limit.
 
-        Teacher scores are included if the behavior needed the teacher.
+        Teacher scores are included if the behavior needed the teacher. The digest has the first
+        `traced` responses token by token.
         """
         sampler = self._sampler_for(behavior)
         if self._weights is not None and self._loaded is not self._weights:
@@ -61,7 +66,7 @@ class RolloutWorker:
         for each, some in by_behavior(requests, behavior).items():
             parts.extend(sampler.sample(some, each, limits))
         rollouts = in_order(concatenate(parts), requests)
-        return rollouts, digest_rollouts(rollouts)
+        return rollouts, digest_rollouts(rollouts, traced)
 
     def _sampler_for(self, behavior: Behavior) -> Sampler:
         """The sampler on the engine for a behavior; releases the one on another engine."""
@@ -101,13 +106,13 @@ class TeacherWorker:
         scores = self._scorer.score(rollouts)
         return scores, digest_scores(rollouts, scores)
 
-    def sample(self, requests: list[Request]) -> tuple[Rollouts, RolloutDigest]:
+    def sample(self, requests: list[Request], traced: int = 0) -> tuple[Rollouts, RolloutDigest]:
         """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
         limits = Limits(self._spec.setup.training.max_response_tokens)
         # `Student()`: the plain law of the sampling model, which is the teacher here.
         parts = list(self._answering.sample(requests, Student(), limits))
         rollouts = in_order(concatenate(parts), requests)
-        return rollouts, digest_rollouts(rollouts)
+        return rollouts, digest_rollouts(rollouts, traced)
 
 
 def by_behavior(requests: list[Request], behavior: Behavior) -> dict[Behavior, list[Request]]:

@@ -72,10 +72,14 @@ class Rollout:
         self.transport.call("rollout", RolloutWorker.load, weights).get()
 
     def sample(
-        self, requests: list[Request], behavior: Behavior, max_tokens: int | None = None
+        self,
+        requests: list[Request],
+        behavior: Behavior,
+        max_tokens: int | None = None,
+        traced: int = 0,
     ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
         return self.transport.call_for_two(
-            "rollout", RolloutWorker.sample, requests, behavior, max_tokens
+            "rollout", RolloutWorker.sample, requests, behavior, max_tokens, traced
         )
 
 
@@ -97,8 +101,10 @@ class Teacher:
     ) -> tuple[Handle[TeacherScores], Handle[ScoresDigest]]:
         return self.transport.call_for_two("teacher", TeacherWorker.score, rollouts)
 
-    def sample(self, requests: list[Request]) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
-        return self.transport.call_for_two("teacher", TeacherWorker.sample, requests)
+    def sample(
+        self, requests: list[Request], traced: int = 0
+    ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
+        return self.transport.call_for_two("teacher", TeacherWorker.sample, requests, traced)
 
 
 @dataclass(frozen=True)

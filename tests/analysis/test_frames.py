@@ -16,13 +16,21 @@ import pytest
 
 from analysis import frames
 from analysis.table import build
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.texts import ResponseText
+from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.loading import load_study
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of, write_run
 from tests.sweeps import ROOT
 
-EVERY = [frames.trials, frames.problem_counts, frames.metrics, frames.rollouts, frames.timings]
+EVERY = [
+    frames.trials,
+    frames.problem_counts,
+    frames.texts,
+    frames.metrics,
+    frames.rollouts,
+    frames.timings,
+]
 
 
 @pytest.fixture
@@ -59,6 +67,23 @@ def test_problem_counts_give_the_scores_of_the_trials(study: Study) -> None:
     )
     assert 100 * shares["veto", 20, "arithmetic_short"] == 100.0
     assert 100 * shares["vanilla", 20].mean() == 37.5
+
+
+def test_texts_have_a_row_for_each_kept_response(study: Study) -> None:
+    assert len(frames.texts(study)) == 0
+    (unit,) = units_of(study.units, "veto")
+    evaluation_id = study.evaluation_ids(unit.setup)["arithmetic_short"]
+    kept = ResponseText("p", 0, "1+1=\n", "2", "no box", None, False, True, False, 9)
+    run = study.reader(unit)
+    (part,) = run.slices(evaluation_id, 20)
+    records = run.slice_records(evaluation_id, 20, part)
+    write_slice(run, evaluation_id, 20, part, records, [kept], replace=True)
+    found: Any = frames.texts(study)
+    assert list(found["method"]) == ["veto"]
+    assert (found["step"][0], found["samples"][0], found["text"][0]) == (20, "selection", "no box")
+    assert found["answer"].isna().all()
+    assert found["truncated"][0]
+    assert not found["right"][0]
 
 
 def test_logs_name_their_unit_and_times_are_utc(study: Study) -> None:

@@ -5,6 +5,7 @@ explained.
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,15 @@ from analysis.figures.picture import Picture
 from analysis.table import build
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
+from orchestrator.experiment.units import Unit, expand
+from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 from tests.analysis.logged_runs import log_steps
 from tests.analysis.test_figures import panel_title
-from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_evaluation, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
 KINDS = (
@@ -157,3 +161,55 @@ def test_mistakes_are_one_line(
     assert (code, printed, len(reasons)) == (2, [], 1)
     assert all(word in reasons[0] for word in words)
     assert not (tmp_path / "out").exists()
+
+
+# --- many setups ---
+
+
+def three_setups(*overrides: str) -> Loaded:
+    """Vanilla and SKD alone, in three setups of the same models."""
+    others = ("fixed_epsilon", "veto", "temperature_warmup", "sft_warmup", "trust_region")
+    away = [f"methods.{name}=null" for name in others]
+    experiment, _ = quickstart("seeds=[0,1]", *away, *overrides)
+    setup = experiment.setups["arithmetic"]
+    setups = {name: replace(setup, title=name) for name in ("one", "two", "three")}
+    experiment = replace(experiment, setups=setups)
+    return experiment, expand(experiment)
+
+
+def map_of(loaded: Loaded, runs: Path) -> Picture:
+    return next(pictures(Study(*loaded, runs)))
+
+
+def test_three_setups_have_a_map(tmp_path: Path) -> None:
+    loaded = three_setups()
+    assert map_of(loaded, tmp_path).missing
+    scores = {"vanilla": ([1, 1], [1, 2]), "skd": ([4, 4], [3, 4])}
+    for unit in loaded[1]:
+        if unit.setup == "two" and unit.method in scores:
+            write_run(tmp_path, loaded[0], unit, {60: scores[unit.method][unit.seed]})
+    picture = map_of(loaded, tmp_path)
+    assert picture.name == "map-quickstart"
+    assert picture.figure is not None
+    cells = [text.get_text() for text in picture.figure.axes[0].texts]
+    # 3 3/4 of 4 right answers against 1 1/4.
+    assert (cells[0], cells[1].rstrip("*"), cells[2]) == ("", "+62.5", "")
+
+
+def test_a_map_rests_on_confirming_runs(tmp_path: Path) -> None:
+    loaded = three_setups("confirm.seeds=[5,6]", "seeds=[0]")
+    explored = [unit for unit in loaded[1] if unit.setup == "two" and unit.is_trial]
+    for unit in explored:
+        write_run(tmp_path, loaded[0], unit, {60: [4, 4]}, steps=unit.steps)
+    assert map_of(loaded, tmp_path).missing, "explored scores are no leads"
+    study = with_confirmation(Study(*loaded, tmp_path))
+    fresh = fresh_evaluation_ids(loaded[0].setups["two"])
+    for unit in study.units:
+        if unit.id in study.confirming:
+            write_run(tmp_path, loaded[0], unit, {60: [None, None]}, steps=unit.steps)
+            for evaluation_id in fresh.values():
+                right = [record(2 if unit.method == "skd" else 1)]
+                write_evaluation(RunReader(tmp_path, unit.id), evaluation_id, 60, right)
+    figure = map_of(loaded, tmp_path).figure
+    assert figure is not None
+    assert [text.get_text() for text in figure.axes[0].texts] == ["", "+25.0", ""]

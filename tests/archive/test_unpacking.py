@@ -100,6 +100,19 @@ def test_members_that_are_missing(tmp_path: Path, members: Members) -> None:
     assert name in refused(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"name: ${oc.env:HOME}\n", None])
+def test_an_experiment_that_reads_the_environment_or_is_missing(
+    tmp_path: Path, members: Members, content: bytes | None
+) -> None:
+    name = f"results/{NAME}/experiment.yaml"
+    if content is None:
+        del members[name]
+    else:
+        members[name] = content
+    write_zip(tmp_path / "sweep.trb", listed(members))
+    assert "experiment.yaml" in refused(tmp_path)
+
+
 def test_the_same_member_twice(tmp_path: Path, members: Members) -> None:
     with zipfile.ZipFile(tmp_path / "sweep.trb", "w") as archive:
         for name, data in members.items():

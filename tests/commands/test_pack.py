@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import expand
 from tests.archive.packs import NAME, finished, members_of
+from tests.experiment.test_local_files import own_setup, write_model, write_rows
+from tests.fake_runs import write_run
 from tests.sweeps import trb_here
 
 Capture = pytest.CaptureFixture[str]
@@ -62,6 +66,34 @@ def test_an_opened_pack_answers_as_the_runs_do(
         assert own[0] == own[1]
     code, out, err = trb_here(capsys, "report", *opened)
     assert code == 0, err
+
+
+def test_models_and_problems_of_the_author_need_not_be_there(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model folder and a file of problems keep their ids on a machine that lacks both."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    author = tmp_path / "author"
+    author.mkdir()
+    monkeypatch.chdir(author)
+    write_model(author / "student")
+    write_model(author / "teacher", 61, num_hidden_layers=5)
+    problems = write_rows(author / "mine.jsonl")
+    benchmarks = {"arithmetic_short": None, "mine": {"path": str(problems), "n": 4}}
+    path = own_setup(
+        author, {"path": "./student"}, {"path": "./teacher"}, evaluation={"benchmarks": benchmarks}
+    )
+    experiment = load_experiment(path)
+    for unit in expand(experiment):
+        steps = [0] if unit.is_untrained else [2, 4, 6, 8, 10]
+        write_run(author / "runs", experiment, unit, {step: [2] for step in steps}, unit.steps)
+    packed(capsys, str(path), "evaluation.rescore=false", "--output", str(tmp_path / "sweep.trb"))
+    shutil.rmtree(author)
+    (tmp_path / "reader").mkdir()
+    monkeypatch.chdir(tmp_path / "reader")
+    code, out, err = trb_here(capsys, "open", tmp_path / "sweep.trb")
+    assert code == 0, err
+    assert "50.0" in out
 
 
 def test_no_weights_and_no_clock(capsys: Capture, words: list[str]) -> None:

@@ -5,6 +5,7 @@ refused while running.
 from __future__ import annotations
 
 import hashlib
+import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.commands import regrade
+from orchestrator.commands.audit import audit
 from orchestrator.config import Experiment
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
@@ -21,7 +23,9 @@ from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.slices import Slice
+from orchestrator.records.texts import ResponseText
+from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
 
@@ -142,6 +146,112 @@ def test_more_samples_win_over_a_newer_grader(
         evaluated(tmp_path, unit, new, records(0, n=newer))
         regrade.regrade(Study(experiment, units, tmp_path))
         assert RunReader(tmp_path, unit.id).evaluation(new, STEP) == recounted(n=4)
+
+
+# --- from texts ---
+
+
+def stale(keeps: int, n: int = 2) -> tuple[list[ProblemRecord], list[ResponseText]]:
+    """Records and the first `keeps` texts of each problem: the stored answers overlook the box.
+
+    The first response of a problem is right, the others are wrong.
+    """
+    found, texts = [], []
+    for problem in load_benchmark(BENCHMARK, None):
+        assert problem.gold is not None
+        gold = problem.gold.answer
+        found.append(ProblemRecord(problem.id, n, 0, 1, 0, 0, 9 * n, {"overlooked": n}))
+        for sample in range(keeps):
+            text = rf"so \boxed{{{gold if sample == 0 else -1}}}"
+            texts.append(
+                ResponseText(
+                    problem=problem.id,
+                    sample=sample,
+                    prompt="?",
+                    gold=gold,
+                    text=text,
+                    answer="overlooked",
+                    right=False,
+                    truncated=False,
+                    timed_out=False,
+                    tokens=9 + sample,
+                )
+            )
+    return found, texts
+
+
+def write_stale(runs: Path, unit: Unit, evaluation_id: str, keeps: int) -> RunReader:
+    run, (found, texts) = RunReader(runs, unit.id), stale(keeps)
+    write_slice(run, evaluation_id, STEP, Slice(0, 2, 0, 200, 200), found, texts)
+    return run
+
+
+def test_answers_are_extracted_anew_where_all_texts_are_kept(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, units, unit, ids = trial
+    run = write_stale(tmp_path, unit, ids[BENCHMARK], keeps=2)
+    regrade.regrade(Study(experiment, units, tmp_path))
+    first = run.evaluation(ids[BENCHMARK], STEP)
+    assert first is not None
+    assert {record.correct for record in first} == {0}
+    capsys.readouterr()
+    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    records, texts = run.evaluation(ids[BENCHMARK], STEP), run.texts(ids[BENCHMARK], STEP)
+    assert records is not None
+    for index, record in enumerate(records):
+        right, wrong = texts[2 * index : 2 * index + 2]
+        assert (right.answer, right.right) == (right.gold, True)
+        assert (wrong.answer, wrong.right) == ("-1", False)
+        assert record.answers == {"-1": 1, right.gold: 1}
+        assert (record.correct, record.no_answer, record.truncated) == (1, 0, 1)
+        assert (record.right_answers, record.tokens_right) == ({right.gold: 1}, 9)
+    out = capsys.readouterr().out
+    assert "200 problems changed, right answers +200 −0; 400 responses read anew" in out
+    once = contents(tmp_path)
+    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    assert contents(tmp_path) == once
+
+
+def test_stored_answers_stay_where_only_a_part_has_texts(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, units, unit, ids = trial
+    run = write_stale(tmp_path, unit, ids[BENCHMARK], keeps=1)
+    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    records = run.evaluation(ids[BENCHMARK], STEP)
+    assert records is not None
+    assert {(*record.answers, record.correct) for record in records} == {("overlooked", 0)}
+    assert {text.answer for text in run.texts(ids[BENCHMARK], STEP)} == {"overlooked"}
+    out = capsys.readouterr().out
+    assert "; 200 texts of evaluations that keep only a part" in out
+    assert "; 200 of these texts give another answer now" in out
+
+
+def test_texts_are_carried_over_with_their_scores(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, units, unit, ids = trial
+    run = write_stale(tmp_path, unit, ids[BENCHMARK], keeps=1)
+    monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
+    regrade.regrade(Study(experiment, units, tmp_path))
+    setup = experiment.setups[unit.setup]
+    new = evaluation_protocol.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
+    assert run.texts(new, STEP) == run.texts(ids[BENCHMARK], STEP) != []
+
+
+def test_an_audit_reads_the_texts_that_are_all_there(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, units, unit, ids = trial
+    found, texts = stale(keeps=2)
+    # By their records these responses have no answers, so all that is audited comes from texts.
+    records = [replace(record, answers={}, no_answer=2) for record in found]
+    part, run = Slice(0, 2, 0, 200, 200), RunReader(tmp_path, unit.id)
+    write_slice(run, ids[BENCHMARK], STEP, part, records, texts)
+    assert audit(Study(experiment, units, tmp_path), as_json=True) == 0
+    (audited,) = json.loads(capsys.readouterr().out)["audit"]
+    assert (audited["answers"], audited["refused"], audited["accepted"]) == (400, 0, 0)
 
 
 def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:

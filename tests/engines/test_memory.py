@@ -38,6 +38,17 @@ def test_a_learner_has_sixteen_bytes_for_each_parameter() -> None:
     }
 
 
+def test_a_learner_of_adapters_keeps_the_weights_and_trains_the_adapters() -> None:
+    """Rank 32 beside the seven linear layers of 28 layers: 2048 wide, KV 1024, MLP 6144."""
+    inputs_and_outputs = 2 * (2048 + 2048) + 2 * (2048 + 1024) + 3 * (2048 + 6144)
+    adapters = 28 * 32 * inputs_and_outputs
+    assert adapters == 34_865_152
+    assert learner_parts(setup(), rank=32) == {
+        "learner": pytest.approx((4 * 1_720_574_976 + 12 * adapters) / GIB),
+        "gradient": pytest.approx(4 * adapters / GIB),
+    }
+
+
 def test_caches_of_full_length() -> None:
     assert (
         kv_gib(setup(), blending=False) == 0.875

@@ -30,6 +30,8 @@ from orchestrator.engines.verl.engine import VerlEngine
 from orchestrator.engines.verl.ranks import OneRank, Ranks, SeveralRanks
 from orchestrator.policy.spec import (
     Bridge,
+    First,
+    FixedAdvantage,
     ForwardKL,
     Objective,
     Proximal,
@@ -61,6 +63,7 @@ GOALS += [
 GOALS += [  # losses that weigh tokens by what was recorded with them
     Objective("renormalized", terms=(Term(), Term(ForwardKL(), TeacherUncertain(1.0)))),
     Objective("tail", Proximal(0.5), (Term(SampledToken(1.0), TeacherKeeps()),)),
+    Objective("tail", terms=(Term(where=TeacherKeeps(after=2)), Term(FixedAdvantage(1), First(2)))),
 ]
 
 

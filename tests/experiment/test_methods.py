@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from analysis.labels import setup_title
+from orchestrator.engines.interface import Lora
 from orchestrator.errors import UserError
-from orchestrator.experiment.load import load_setup
+from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.methods import (
     BASE,
     METHODS,
@@ -14,6 +15,7 @@ from orchestrator.experiment.methods import (
     annealed_temperature,
     annealed_veto,
     behavior_at,
+    falling_prefix,
     known_method,
     method_key,
     method_label,
@@ -21,9 +23,11 @@ from orchestrator.experiment.methods import (
     needs_teacher,
     response_limit,
 )
+from orchestrator.experiment.units import expand
 from orchestrator.policy.spec import (
     Bridge,
     FallingWithDiscrepancy,
+    First,
     FixedAdvantage,
     ForwardKL,
     Fusion,
@@ -37,6 +41,7 @@ from orchestrator.policy.spec import (
     TeacherInjection,
     TeacherKeeps,
     TeacherPrefers,
+    TeacherPrefix,
     TeacherSequences,
     TeacherUncertain,
     Tempered,
@@ -44,7 +49,9 @@ from orchestrator.policy.spec import (
     TrustRegion,
     Unlikely,
 )
+from orchestrator.workers.engines import lora_of
 from tests.policy.reference import PAPER_BUDGETS
+from tests.sweeps import ROOT
 
 # --- names ---
 
@@ -210,6 +217,16 @@ OTHER_OBJECTIVES: dict[str, tuple[dict[str, float], Objective]] = {  # at step 3
             ),
         ),
     ),
+    "tr_opd_guided": (
+        {"tokens": 8, "K": 30, "beta": 0.001},  # step 30 is the first without a prefix
+        Objective(
+            "renormalized",
+            terms=(
+                Term(ReverseKL(), TeacherKeeps()),
+                Term(ForwardKL(), TeacherKeeps(inverted=True)),
+            ),
+        ),
+    ),
     "aopd": (
         {},
         Objective(
@@ -276,6 +293,27 @@ def test_horizons() -> None:
     assert response_limit(None, {}, 0, 48) == 48
 
 
+def test_the_teacher_begins_less_and_less() -> None:
+    """TrOPD's cosine: m₀·½(1 + cos(πk/K)), then nothing; the loss follows it."""
+    knobs = {"tokens": 48, "K": 60, "beta": 0.001}
+    begun = [falling_prefix(48, 60, step) for step in (0, 20, 30, 40, 59, 60, 400)]
+    assert begun == [48, 36, 24, 12, 0, 0, 0]
+    assert behavior_at("tr_opd_guided", knobs, 20) == TeacherPrefix(36)
+    assert [behavior_at("tr_opd_guided", knobs, step) for step in (59, 60)] == [Student()] * 2
+    training, goal = load_setup("arithmetic").training, METHODS["tr_opd_guided"].objective
+    assert goal(knobs, training, 20, 60) == Objective(
+        training.objective,
+        terms=(
+            Term(ReverseKL(), TeacherKeeps(after=36)),
+            Term(ForwardKL(), TeacherKeeps(inverted=True, after=36)),
+            Term(FixedAdvantage(1.0), First(36), factor=0.001),
+        ),
+    )
+    assert goal(knobs, training, 60, 60) == METHODS["tr_opd"].objective({}, training, 60, 60)
+    with pytest.raises(UserError, match=r"methods\.tr_opd_guided\.tokens: 49"):
+        METHODS["tr_opd_guided"].fits({"tokens": [49]}, "arithmetic", load_setup("arithmetic"))
+
+
 def test_a_horizon_beyond_the_limit_is_refused() -> None:
     setup = load_setup("arithmetic")
     longest = setup.training.max_response_tokens
@@ -286,3 +324,36 @@ def test_a_horizon_beyond_the_limit_is_refused() -> None:
 
 def test_a_unit_without_a_method_needs_no_teacher_to_sample() -> None:
     assert not needs_teacher(None, {}, 0)
+
+
+def test_adapters_have_stages_of_their_own_beside_the_shared_one() -> None:
+    """A stage of adapters has rank and rate in its id; the stage of all weights keeps its id."""
+    whole = "methods.sft_warmup={K: [15]}"
+    adapted = "methods.simple_opd={K: [15], rank: [4, 8], lr: [0.01]}"
+    path = ROOT / "experiments" / "quickstart.yaml"
+    plain, both = (
+        expand(load_experiment(path, [whole, *more, "seeds=[0]", "confirm=null"]))
+        for more in ([], [adapted])
+    )
+    stages = {unit.id: unit for unit in both if unit.is_supervised}
+    [shared] = [unit.id for unit in plain if unit.is_supervised]
+    assert stages.pop(shared).knobs == {}
+    assert [unit.knobs for unit in stages.values()] == [
+        {"rank": 4, "lr": 0.01},
+        {"rank": 8, "lr": 0.01},
+    ]
+    for unit in both:
+        if unit.method == "simple_opd":
+            [stage] = unit.depends_on
+            assert stages[stage].knobs == {"rank": unit.knobs["rank"], "lr": 0.01}
+            assert lora_of(stages[stage]) == Lora(unit.knobs["rank"], unit.knobs["rank"], 0.01, 0)
+            assert lora_of(unit) is None
+        if unit.method == "sft_warmup":
+            assert unit.depends_on == (shared,)
+
+
+def test_an_engine_without_adapters_is_refused_by_its_key() -> None:
+    path = ROOT / "experiments" / "rivals.yaml"
+    with pytest.raises(UserError, match=r"^engine.trainer \(with method simple_opd\): 'verl'"):
+        load_experiment(path, ["engine.trainer=verl"])
+    load_experiment(path, ["engine.trainer=verl", "methods.simple_opd=null"])

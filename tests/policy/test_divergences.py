@@ -19,6 +19,7 @@ from orchestrator.policy.spec import (
     Divergence,
     Everywhere,
     FallingWithDiscrepancy,
+    First,
     FixedAdvantage,
     ForwardKL,
     JensenShannon,
@@ -275,6 +276,7 @@ RECORDED = Recorded(
     log_p=torch.tensor([-1.0, -1.0, -0.125, -5.0], dtype=torch.float64),
     log_q=torch.tensor([-1.5, -4.0, -0.125, -1.0], dtype=torch.float64),
     entropy=torch.tensor([0.1, 0.8, 1.2, 0.0], dtype=torch.float64),
+    position=torch.tensor([0, 1, 2, 3]),
     before=torch.tensor([0.0, 0.25, 0.5, 1.0], dtype=torch.float64),
 )
 KEPT = [math.exp(-0.5), math.exp(-3), 1.0, 1.0]
@@ -288,6 +290,10 @@ KEPT = [math.exp(-0.5), math.exp(-3), 1.0, 1.0]
         (TeacherUncertain(0.8, inverted=True), [1, 1, 0, 1]),
         (TeacherKeeps(), KEPT),
         (TeacherKeeps(inverted=True), [1 - kept for kept in KEPT]),
+        (TeacherKeeps(after=2), [0, 0, 1, 1]),
+        (TeacherKeeps(inverted=True, after=1), [0, 1 - KEPT[1], 0, 0]),
+        (First(0), [0, 0, 0, 0]),
+        (First(3), [1, 1, 1, 0]),
         (TeacherPrefers(), [0, 0, 0, 1]),
         (TeacherPrefers(inverted=True), [1, 1, 1, 0]),
         (Unlikely(0.3), [0, 0, 0, 1]),

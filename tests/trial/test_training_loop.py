@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import NotFinite
@@ -21,7 +22,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.liveness import pulse
 from orchestrator.models.embedded import build
 from orchestrator.models.identity import model_identity
-from orchestrator.records.rundir import RunReader
+from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker
@@ -37,11 +38,16 @@ ROWS = [
     for i in range(1, 9)
 ]
 
+VANILLA: Mapping[str, Any] = {"vanilla": {}}
+
 
 def worker_spec(
-    folder: Path, rows: list[dict[str, str]], optimizer: dict[str, float] | None = None
+    folder: Path,
+    rows: list[dict[str, str]],
+    optimizer: dict[str, float] | None = None,
+    methods: Mapping[str, Any] = VANILLA,
 ) -> WorkerSpec:
-    """The vanilla trial of the tiny setup on `rows`, with models that learned next to nothing."""
+    """A trial of the tiny setup on `rows`, with models that learned next to nothing."""
     data = folder / "train.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = [{"file": data.name, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()}]
@@ -50,7 +56,7 @@ def worker_spec(
         | {"steps": 2, "sft": {"updates": 1, "checkpoints": [1]}}
         | ({"optimizer": optimizer} if optimizer is not None else {})
     )
-    path = write_experiment(folder, {"vanilla": {}})
+    path = write_experiment(folder, dict(methods))
     changed = TINY_SETUP | {"data": {"source": "jsonl", "files": files}, "training": training}
     (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(changed))
     experiment = load_experiment(path)
@@ -103,8 +109,10 @@ def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
     assert run.metrics() == []
 
 
-def run_trial(folder: Path, rows: list[dict[str, str]]) -> tuple[RunReader, WorkerSpec]:
-    spec = worker_spec(folder, rows)
+def run_trial(
+    folder: Path, rows: list[dict[str, str]], methods: Mapping[str, Any] = VANILLA
+) -> tuple[RunReader, WorkerSpec]:
+    spec = worker_spec(folder, rows, methods=methods)
     roles = inline_roles(spec)
     with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
         try:
@@ -163,6 +171,56 @@ def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_p
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")
 
 
+@pytest.mark.parametrize(
+    ("method", "measured"),
+    [
+        ("vanilla", None),
+        ("trust_region", {"beta", "teacher_feasible", "acceptance", "behavior_kl"}),
+        ("skd", {"replaced", "acceptance", "behavior_kl"}),
+    ],
+)
+def test_some_rollouts_are_kept_token_by_token(
+    method: str, measured: set[str] | None, tmp_path: Path
+) -> None:
+    knobs = {"trust_region": {"epsilon0": [0.05], "K": [2]}, "skd": {"K": [2], "tau_T": [1.0]}}
+    run, spec = run_trial(tmp_path, ROWS, {method: knobs.get(method, {})})
+    assert run.sampled_steps() == [0, 1]
+    rows = [row for row in run.rollouts() if "text" in row]
+    samples = [(step, each) for step in run.sampled_steps() for each in run.rollout_samples(step)]
+    assert len(samples) == len(rows) == 2 * spec.runtime.rollout_texts
+    for (step, sample), row in zip(samples, rows, strict=True):
+        assert (step, sample.index, sample.sample) == (row["step"], row["prompt"], row["sample"])
+        assert (sample.reward, sample.truncated) == (row["reward"], row["truncated"])
+        shown = "".join(sample.tokens)
+        assert shown == row["text"] if sample.truncated else shown.startswith(row["text"])
+        lists = [sample.tokens, sample.student, sample.behavior, *sample.measured.values()]
+        assert {len(values) for values in lists} == {row["length"]}
+        assert sample.prompt.rstrip("\n") in {each["problem"] for each in ROWS}
+        if measured is None:
+            assert (sample.teacher, sample.survived, sample.measured) == (None, None, {})
+            assert sample.student == sample.behavior
+        else:
+            assert sample.measured.keys() == measured
+            assert sample.teacher is not None
+            mean = sum(sample.teacher) / row["length"]
+            assert mean == pytest.approx(row["teacher_log_prob"], abs=1e-4)
+            assert sample.survived is not None
+            assert len(sample.survived) == row["length"]
+
+
+def test_no_rollout_is_kept_where_no_text_is(tmp_path: Path) -> None:
+    spec = worker_spec(tmp_path, ROWS)
+    spec = replace(spec, runtime=replace(spec.runtime, rollout_texts=0))
+    roles = inline_roles(spec)
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        try:
+            list(run_unit(spec, run, roles))
+        finally:
+            roles.close()
+    assert run.sampled_steps() == []
+    assert run.rollout_samples(0) == []
+
+
 LOADS_S, LEARNS_S = 480.0, 3.0
 
 
@@ -208,3 +266,30 @@ def test_how_long_models_load_says_nothing_of_how_long_work_may_take(
             assert next(run_unit(spec, run, roles)) == resumed_at + 1
             roles.close()
             assert pulse._work.longest == LEARNS_S
+
+
+def test_a_stage_of_adapters_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    """The learner's state holds adapters and moments alone; checkpoints are plain models."""
+    spec = worker_spec(tmp_path, ROWS)
+    sft = replace(spec.setup.training.sft, updates=2, checkpoints=[1, 2])
+    setup = replace(spec.setup, training=replace(spec.setup.training, sft=sft))
+    unit = replace(spec.unit, kind="sft", method=None, knobs={"rank": 2, "lr": 0.01}, steps=2)
+    spec, folders = replace(spec, unit=unit, setup=setup), []
+    for name, stops in (("whole", (2,)), ("resumed", (1, 2))):
+        for stop in stops:
+            roles = inline_roles(spec)
+            with closing(RunWriter(tmp_path / name, unit.id)) as run:
+                try:
+                    for step in run_unit(spec, run, roles):
+                        if step == stop and stop < unit.steps:
+                            state = load_file(run.checkpoint_path(step) / LEARNER_STATE)
+                            assert all(".lora_" in key for key in state)
+                            break
+                finally:
+                    roles.close()
+        folders.append(RunReader(tmp_path / name, unit.id).checkpoint_path(2))
+    for file in ("model.safetensors", CANARY):
+        whole, resumed = ((folder / file).read_bytes() for folder in folders)
+        assert whole == resumed, file
+    start = load_file(Path(spec.student.path) / "model.safetensors")
+    assert set(load_file(folders[0] / "model.safetensors")) == set(start)

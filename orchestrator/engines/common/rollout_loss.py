@@ -45,7 +45,7 @@ class Targets:
         log_q = scores.token_BT
         # A sum over all earlier tokens of a response, so it takes whole rows and not the targets.
         before = discrepancy_before(log_p, log_q, rollouts.mask_BT)
-        recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], before[at])
+        recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], positions, before[at])
         return Targets(tokens, support, scores.support_BTK[at], recorded)
 
     def to(self, device: torch.device) -> Targets:

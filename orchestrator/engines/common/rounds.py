@@ -15,7 +15,7 @@ from torch import Tensor
 from orchestrator.engines.common.record import Kept
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Behavior
-from orchestrator.rollouts import TeacherScores
+from orchestrator.rollouts import SURVIVED, TeacherScores
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,17 @@ def judge(
     log_q: Tensor,
     u_accept: Tensor,
     u_residual: Tensor,
+    start: Tensor,
 ) -> Round:
     """Judge the student's drafts (B, γ), so that emitted tokens have the behavior's law exactly.
 
     log p and log q (B, γ, V) are the distributions at the prefixes of the drafts; the uniforms of
-    acceptance and replacement are (B, γ).
+    acceptance and replacement are (B, γ). `start` (B,) are the positions of the first drafts in
+    their responses.
     """
     flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
-    law = laws.law(behavior, flat_p, flat_q)
+    positions = start[:, None] + torch.arange(drafts.shape[1], device=start.device)
+    law = laws.law_at(behavior, flat_p, flat_q, positions.flatten())
     verified = speculation.verify(
         flat_p, law.log_mu, drafts.flatten(), u_accept.flatten(), u_residual.flatten()
     )
@@ -70,6 +73,7 @@ def kept_of(done: Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
     log_mu = done.log_mu[row, offset]
     measured = {name: value[row, offset] for name, value in done.measured.items()}
     if done.log_q is not None:
+        measured[SURVIVED] = (offset < done.accepted[row]).float()
         measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
         if "behavior_kl" not in measured:
             measured["behavior_kl"] = speculation.kl_divergence(log_mu, log_p).float()

@@ -21,7 +21,7 @@ from orchestrator.policy import spec
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.rollouts import TeacherScores
+from orchestrator.rollouts import SURVIVED, TeacherScores
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def row_type(behavior: Behavior, support: int) -> np.dtype[np.void]:
 
 
 def measured_names(behavior: Behavior) -> list[str]:
-    """Names of the measurements at every prefix: the law's own, the acceptance and KL(μ‖p)."""
-    names = [*behavior.measures, "acceptance"]
+    """Names of the measurements at every prefix: the law's own, those of drafts, and KL(μ‖p)."""
+    names = [*behavior.measures, SURVIVED, "acceptance"]
     return names if "behavior_kl" in names else [*names, "behavior_kl"]
 
 

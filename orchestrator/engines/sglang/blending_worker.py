@@ -205,7 +205,7 @@ class BlendingWorker(BaseSpecWorker):
                 # SGLang would also stop at ids of the student's configuration. The only stop event
                 # is the student's EOS; no other stop id has mass.
                 req.eos_token_ids = {space.student_eos}
-            draws, forced = self._given(reqs, 1)
+            draws, responses, forced = self._given(reqs, 1)
             log_p = space.student_log_prob(student_logits[rows])
             drafts = sampled(
                 log_p, draws[:, Role.DRAFT, 0], None if forced is None else forced[:, 0]
@@ -215,7 +215,12 @@ class BlendingWorker(BaseSpecWorker):
                 return space.teacher_log_prob(teacher_logits[rows[part]])[:, None]
 
             proposed = Drafts(
-                agreed(drafts, self._shards)[:, None], log_p[:, None], log_q, draws, forced
+                agreed(drafts, self._shards)[:, None],
+                log_p[:, None],
+                log_q,
+                draws,
+                responses,
+                forced,
             )
             tokens[rows] = self._emit(reqs, proposed)[0][:, 0]
         return GenerationBatchResult(
@@ -241,7 +246,7 @@ class BlendingWorker(BaseSpecWorker):
         table = batch.req_to_token_pool.req_to_token
         positions = start[:, None] + torch.arange(length, device=batch.device)
         slots = table[batch.req_pool_indices.long()[:, None], positions].to(torch.int64)
-        draws, forced = self._given(reqs, length)
+        draws, responses, forced = self._given(reqs, length)
         space = _order(reqs[0]).space
 
         fed = [torch.tensor([req.output_ids[-1] for req in reqs], device=batch.device)]
@@ -271,7 +276,7 @@ class BlendingWorker(BaseSpecWorker):
         def log_q(part: Tensor) -> Tensor:
             return space.teacher_log_prob(head(part, length))
 
-        proposed = Drafts(torch.stack(fed[1:], 1), log_p, log_q, draws, forced)
+        proposed = Drafts(torch.stack(fed[1:], 1), log_p, log_q, draws, responses, forced)
         tokens, count = self._emit(reqs, proposed)
         return GenerationBatchResult(
             next_token_ids=tokens.flatten(),
@@ -280,8 +285,10 @@ class BlendingWorker(BaseSpecWorker):
             speculative_num_draft_tokens=length,
         )
 
-    def _given(self, reqs: list[Any], length: int) -> tuple[Tensor, Tensor | None]:
-        """The uniforms of each request's next γ = `length` positions, and the ids forced there."""
+    def _given(self, reqs: list[Any], length: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The uniforms of each request's next γ = `length` positions, the first of these positions,
+        and the ids forced there.
+        """
         orders: list[Order] = []
         start: list[int] = []
         of_requests: list[Tensor] = []
@@ -290,7 +297,8 @@ class BlendingWorker(BaseSpecWorker):
             start.append(len(req.output_ids))
             of_requests.append(self._uniforms(req))
         draws = self._randomness.draws(of_requests, start, length)
-        return draws, forced_ids(orders, start, length, self._device)
+        forced = forced_ids(orders, start, length, self._device)
+        return draws, torch.tensor(start, device=self._device), forced
 
     def _uniforms(self, req: Any) -> Tensor:
         """The uniforms of a request, made once and kept on it."""

@@ -45,6 +45,7 @@ class TorchEngine:
             self.store.dtype,
             job.steps,
             job.takes_turns,
+            lora=job.lora,
         )
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,7 +21,8 @@ from orchestrator.engines.common.offload import Offload
 from orchestrator.engines.common.packing import inputs, micro_batches, response_tokens
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
 from orchestrator.engines.common.rollout_loss import Targets, summed_masses, summed_objective
-from orchestrator.engines.interface import WeightsRef
+from orchestrator.engines.interface import Lora, WeightsRef
+from orchestrator.engines.torch.lora import add_adapters, merged_weights, trainable
 from orchestrator.liveness import pulse
 from orchestrator.policy.spec import Objective
 from orchestrator.records.rundir import LEARNER_STATE
@@ -31,7 +33,8 @@ class TorchTrainer:
     """A student in training for `steps` updates, with float32 master weights.
 
     `dtype` is the forward pass's. If it `takes_turns` on its device, its state lies in host memory
-    except while it computes. `passes` default to `Passes.on` its device.
+    except while it computes. `passes` default to `Passes.on` its device. With `lora` the student's
+    weights stay, and adapters beside them are trained.
     """
 
     def __init__(
@@ -43,7 +46,11 @@ class TorchTrainer:
         steps: int,
         takes_turns: bool = False,
         passes: Passes | None = None,
+        lora: Lora | None = None,
     ):
+        if lora is not None:
+            add_adapters(student.model, lora)
+            optimizer = replace(optimizer, lr=lora.lr)
         self._student, self._config, self._steps = student, optimizer, steps
         self._micro_batch_tokens, self._dtype = micro_batch_tokens, dtype
         self._device = student.device  # between turns the student itself is on the host
@@ -52,7 +59,7 @@ class TorchTrainer:
             checkpoint_activations(student.model)
         if self._passes.lean:
             make_lean(student.model, dtype)
-        self._parameters = dict(student.model.named_parameters())
+        self._parameters = trainable(student.model)
         self._adamw = torch.optim.AdamW(
             self._parameters.values(),
             lr=optimizer.lr,
@@ -62,7 +69,8 @@ class TorchTrainer:
             # In place: PyTorch's default on GPUs copies one moment of all parameters.
             fused=True if self._device.type == "cuda" else None,
         )
-        self._offload = Offload(self._parameters, self._adamw) if takes_turns else None
+        whole = dict(student.model.named_parameters())
+        self._offload = Offload(whole, self._adamw) if takes_turns else None
         self._forward_weights: dict[str, Tensor] | None = None  # while the student is on the host
         self._rest()
 
@@ -144,7 +152,7 @@ class TorchTrainer:
         )
 
     def save(self, folder: Path) -> None:
-        """Write master weights and AdamW moments, from which `restore` continues exactly."""
+        """Write trained weights and AdamW moments, from which `restore` continues exactly."""
         tensors = {
             f"weight/{name}": p.detach().cpu().contiguous() for name, p in self._parameters.items()
         }
@@ -198,6 +206,6 @@ class TorchTrainer:
         if self._forward_weights is not None:
             return self._forward_weights
         return {
-            name: p.detach().to("cpu", self._dtype, copy=True)
-            for name, p in self._parameters.items()
+            name: weight.to("cpu", self._dtype, copy=True)
+            for name, weight in merged_weights(self._student.model)
         }

@@ -24,7 +24,7 @@ from orchestrator.engines.sglang.calls import CACHED, RETRACTIONS, Ask, Generate
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Behavior, Student, TrustRegion
+from orchestrator.policy.spec import Behavior, Student, TeacherPrefix, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
 from orchestrator.workers.engines import job_of
 from tests import tiny
@@ -124,7 +124,7 @@ def test_log_probs_are_those_of_plain_passes(sampler: SglangStudent, behavior: B
                 assert measured["beta"] == 1 or realised >= behavior.epsilon * (1 - 2e-4) - 1e-6
 
 
-@pytest.mark.parametrize("behavior", BLENDED)
+@pytest.mark.parametrize("behavior", [*BLENDED, TeacherPrefix(2), TeacherPrefix(5)])
 def test_tokens_are_those_of_the_torch_engine(sampler: SglangStudent, behavior: Behavior) -> None:
     ours = sampled(sampler, behavior)
     theirs = generate(

@@ -28,9 +28,17 @@ from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.policy.draft_length import LONGEST_DRAFT, draft_length, least_acceptance
 from orchestrator.policy.randomness import JUDGED, SequenceKey, uniforms
-from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.spec import (
+    Behavior,
+    Fusion,
+    Student,
+    TeacherInjection,
+    TeacherPrefix,
+    Tempered,
+    TrustRegion,
+)
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.rollouts import Request, Rollouts, concatenate
+from orchestrator.rollouts import SURVIVED, Request, Rollouts, concatenate
 from orchestrator.workers.digests import speculation_metrics
 from tests import tiny
 from tests.policy import reference
@@ -114,7 +122,8 @@ def law_after(behavior: Behavior, prompt: Prompt) -> dict[Prompt, Array]:
         log_p, log_q = _letter_readings(prompt, inner)
         for t in range(WORD):
             if inner[:t] not in laws:
-                laws[inner[:t]] = np.exp(tiny.law(behavior, log_p[t], log_q[t]))
+                here = behavior.at(t) if isinstance(behavior, TeacherPrefix) else behavior
+                laws[inner[:t]] = np.exp(tiny.law(here, log_p[t], log_q[t]))
     return laws
 
 
@@ -162,6 +171,32 @@ def assert_law_of_words(behavior: Behavior, length: int, samples: int) -> None:
 )
 def test_whole_sequences_have_the_law_of_a_blend(behavior: Behavior, length: int) -> None:
     assert_law_of_words(behavior, length, samples=5_000)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("prefix", [1, 2])
+def test_the_student_goes_on_where_the_teacher_stops(prefix: int, length: int) -> None:
+    """Whole sequences of a law that changes at a position, also in the middle of a draft."""
+    assert_law_of_words(TeacherPrefix(prefix), length, samples=5_000)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_records_of_a_prefix_are_the_teachers_and_then_the_students(length: int) -> None:
+    prefix = 4
+    requests, decoding = tiny.requests(6), Decoding(12, TOP_K, length)
+    mixed, whole = (
+        pair(torch.float64).run(requests, behavior, decoding)
+        for behavior in (TeacherPrefix(prefix), Fusion(1.0))
+    )
+    assert mixed.teacher is not None
+    inside = mixed.mask_BT & (torch.arange(mixed.mask_BT.shape[1]) < prefix)
+    after = mixed.mask_BT & ~inside
+    assert int(inside.sum()) > 0
+    assert int(after.sum()) > 0
+    assert torch.equal(mixed.behavior_BT[inside], mixed.teacher.token_BT[inside])
+    assert torch.equal(mixed.behavior_BT[after], mixed.student_BT[after])
+    for ours, theirs in zip(responses(mixed), responses(whole), strict=True):
+        assert ours[:prefix] == theirs[:prefix], "the same keys give the teacher's tokens"
 
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.8)])
@@ -512,6 +547,21 @@ def test_the_trust_region_guarantees_acceptance(epsilon: float) -> None:
         assert float(excess.mean()) >= -4 * float(excess.std()) / len(excess) ** 0.5
         metrics = speculation_metrics(rollouts)
         assert metrics["draft_acceptance"] == pytest.approx(float(accepted.sum() / drafted.sum()))
+
+
+@pytest.mark.parametrize("behavior", STUBBORN)
+def test_as_many_drafts_survive_as_their_laws_expect(behavior: Behavior) -> None:
+    rollouts = long_rollouts(behavior, 5, torch.float64)
+    survived = rollouts.measured[SURVIVED][rollouts.mask_BT].double()
+    expected = rollouts.measured["acceptance"][rollouts.mask_BT].double()
+    assert set(survived.tolist()) == {0.0, 1.0}
+    # Each token is one draft that was judged, whatever became of those before it.
+    error = float((expected * (1 - expected)).sum()) ** 0.5
+    assert abs(float((survived - expected).sum())) < 4 * error
+    of_rows = torch.where(rollouts.mask_BT, rollouts.measured[SURVIVED], 0.0).sum(-1)
+    assert bool((of_rows <= rollouts.speculation["accepted"]).all())
+    # A round ends with its first replacement.
+    assert bool((rollouts.lengths_B - of_rows <= rollouts.speculation["rounds"]).all())
 
 
 # Ends inside a draft.

@@ -32,6 +32,7 @@ from orchestrator.policy.spec import (
     Behavior,
     Bridge,
     FallingWithDiscrepancy,
+    First,
     FixedAdvantage,
     ForwardKL,
     JensenShannon,
@@ -71,6 +72,13 @@ for support in ("renormalized", "tail", "truncated"):
         Objective(support, terms=(kept, Term(ForwardKL(), outside))),
         Objective(support, terms=(Term(ReverseKL(), FallingWithDiscrepancy(1.5)),)),
         Objective(support, terms=(Term(FixedAdvantage(-0.2), Unlikely(0.2)),)),
+        Objective(
+            support,
+            terms=(
+                Term(ReverseKL(), TeacherKeeps(after=2)),
+                Term(FixedAdvantage(1.0), First(2), factor=0.5),
+            ),
+        ),
     ]
 STATE = ("loss", "grad_norm", "lr")
 
@@ -103,12 +111,19 @@ def token_losses(
     losses = []
     for t, (p, q, support, old, token) in enumerate(rows):
         before = sum(gaps[:t]) / sum(gaps)
-        losses.append(token_loss(goal, p, q, support, old, token, before))
+        losses.append(token_loss(goal, p, q, support, old, token, before, t))
     return torch.stack(losses)
 
 
 def token_loss(
-    goal: Objective, p: Tensor, q: Tensor, support: Tensor, old: Tensor, token: int, before: float
+    goal: Objective,
+    p: Tensor,
+    q: Tensor,
+    support: Tensor,
+    old: Tensor,
+    token: int,
+    before: float,
+    position: int,
 ) -> Tensor:
     """Loss at one prefix by the definitions: p, q and the p it was sampled from, (V,).
 
@@ -120,9 +135,11 @@ def token_loss(
         match term.where:
             case TeacherUncertain(nats):
                 weight = float(entropy > nats)
-            case TeacherKeeps(inverted):
+            case TeacherKeeps(inverted, after):
                 kept = min(1.0, float(q[token] / old[token]))
-                weight = 1 - kept if inverted else kept
+                weight = (1 - kept if inverted else kept) if position >= after else 0.0
+            case First(tokens):
+                weight = float(position < tokens)
             case FallingWithDiscrepancy(most):
                 weight = most - (most - 1) * before
             case Unlikely(probability):

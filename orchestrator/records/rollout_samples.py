@@ -1,0 +1,46 @@
+"""Training rollouts token by token, in a file for some of the steps.
+
+`samples/step_000019.jsonl.gz` holds the first `runtime.rollout_texts` rollouts of training step 19,
+a row each. Units write one at their first step and at the last step before each checkpoint, and
+`state.json` vouches for it as for other documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FOLDER = "samples"
+
+
+@dataclass(frozen=True)
+class RolloutSample:
+    """One rollout; lists have one value for each token, numbers are in nats where they are logs.
+
+    `prompt` is the text that the model read, `index` the number of that prompt in the training
+    data. `tokens` are texts: together they are the response, its end included, and a letter that
+    spans several tokens stands at its last one. `student` is log p and `behavior` log μ of the
+    token that was emitted.
+
+    Where the teacher was asked while decoding, `survived` says whether the token is the student's
+    draft and not a replacement, `teacher` is log q, and `measured` has the law's measurements by
+    column of `metrics.jsonl`: β of the trust region, the probability `acceptance` that a draft
+    survives, KL(μ‖p), `replaced` of SKD. Elsewhere `survived` and `teacher` are None.
+    """
+
+    index: int
+    sample: int
+    prompt: str
+    gold: str | None
+    reward: float | None
+    truncated: bool
+    tokens: list[str]
+    student: list[float]
+    behavior: list[float]
+    teacher: list[float] | None = None
+    survived: list[bool] | None = None
+    measured: dict[str, list[float]] = field(default_factory=dict)
+
+
+def samples_name(step: int) -> str:
+    """The file of a step below the run directory: `samples/step_000019.jsonl.gz`."""
+    return f"{FOLDER}/step_{step:06d}.jsonl.gz"

@@ -1,0 +1,77 @@
+"""Which sweep `trb view` opens, and where it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.errors import UserError
+from orchestrator.selection.results_folder import claim
+from orchestrator.view import opening
+from orchestrator.view.opening import only_experiment
+from tests.fake_runs import QUICKSTART
+from tests.view.sweeps import small_sweep
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line with which `trb view` ends."""
+    with pytest.raises(SystemExit) as ended:
+        main(["view", *words])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    return line
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal is there."""
+    monkeypatch.setattr(opening, "has_screen", lambda: True)
+
+
+def test_without_a_terminal_status_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, str(QUICKSTART), "--runs", str(tmp_path))
+    assert f"trb status {QUICKSTART}" in line
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_runs_folder_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nowhere"
+    assert "nowhere" in refused(capsys, str(QUICKSTART), "--runs", str(missing))
+    assert "nowhere" in refused(capsys, "--runs", str(missing))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_an_experiment_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "quickstrat" in refused(capsys, "quickstrat", "--runs", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [(("--port", "80"), "--port"), (("--serve", "--port", "70000"), "--port")],
+)
+def test_a_port_that_cannot_be_is_refused(
+    words: tuple[str, ...], key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, str(QUICKSTART), *words).startswith(f"trb: {key}: ")
+
+
+def test_the_only_results_are_taken(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no results"):
+        only_experiment(tmp_path)
+    study = small_sweep(tmp_path)
+    folder = claim(study)
+    assert only_experiment(tmp_path) == folder
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other" / "experiment.yaml").write_text("digest: 01234567\n")
+    with pytest.raises(UserError, match="other"):
+        only_experiment(tmp_path)
