@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from analysis.labels import BASE, benchmark_label, method_label, order_methods, setup_title
 from analysis.report.html import Html, block, code, data, element, join, note, paragraph, section
 from analysis.scores.candidates import Selected
 from orchestrator.experiment.methods import REFERENCE
+from orchestrator.records.rollout_samples import RolloutSample
 from orchestrator.records.texts import ResponseText
 from orchestrator.selection.study import Study
 
@@ -32,6 +32,7 @@ BOUNDS = (
     f"{LIMIT / 1e6:g} million characters."
 )
 OF_WHOM = "Responses whose texts were kept, of the first seed of each selected checkpoint."
+TRAINED = "Training rollouts of the first step and of the last before the selected checkpoint"
 BEFORE_AFTER = "The same problem before and after training"
 AHEAD, BEHIND = "Right where Vanilla is wrong", "Wrong where Vanilla is right"
 
@@ -183,41 +184,50 @@ def training_section(
         rollouts = [_rollouts(study, each) for each in chosen if each.setup == setup]
         rollouts = [each for each in rollouts if each]
         if rollouts:
-            groups.append(_details("Training rollouts of the first and the last step", rollouts))
+            groups.append(_details(TRAINED, rollouts))
         if groups:
             heading = element("h3", setup_title(setup, study.experiment.setups))
             parts.append(element("div", heading, *groups, class_="samples"))
     if not parts:
         parts = [paragraph("No texts of training rollouts or of responses were kept yet.")]
-    words = note(f"{OF_WHOM} {BOUNDS} Steps of training have different prompts.")
+    words = note(f"{OF_WHOM} {BOUNDS} Training rollouts, {ROLLOUTS} at a step, have other prompts.")
     return section("Before and after training", "training", words, *parts)
 
 
 def _rollouts(study: Study, selected: Selected) -> Html:
-    """The first rollouts with texts of a run's first and last step; empty where it has none."""
+    """Rollouts of a run's first step beside those of its last step before the selected checkpoint.
+
+    Empty where the run keeps none, or those of a single step.
+    """
     best = selected.best
-    steps: dict[int, list[dict[str, Any]]] = {}
-    for row in study.reader(best.units[0]).rollouts():
-        if "text" in row:
-            of_step = steps.setdefault(row["step"], [])
-            if len(of_step) < ROLLOUTS:
-                of_step.append(row)
-    if best.method == BASE or len(steps) < 2:
+    run = study.reader(best.units[0])
+    steps = [step for step in run.sampled_steps() if step < best.step]
+    if len(steps) < 2:
         return Html()
     sides = []
-    for step in (min(steps), max(steps)):
+    for step in (steps[0], steps[-1]):
         parts = [element("h5", f"Step {step}")]
-        for row in steps[step]:
-            reward = "no reward" if row["reward"] is None else f"reward {row['reward']:g}"
-            facts = f"prompt {row['prompt']}, {reward}, {row['length']:,} tokens"
-            facts += ", truncated" if row["truncated"] else ""
-            parts += [note(facts), block(shortened(row["text"]), facts)]
+        for rollout in run.rollout_samples(step)[:ROLLOUTS]:
+            parts += _rollout(rollout)
         sides.append(element("div", *parts))
     label = method_label(best.method)
     pair = element("div", *sides, class_="pair")
-    return element(
-        "article", element("h4", label), pair, data_methods=best.method, data_benchmark=""
-    )
+    return element("article", element("h4", label), pair)
+
+
+def _rollout(rollout: RolloutSample) -> list[Html]:
+    """Prompt, right answer and response of a training rollout."""
+    reward = "no reward" if rollout.reward is None else f"reward {rollout.reward:g}"
+    facts = [f"prompt {rollout.index}", reward, f"{len(rollout.tokens):,} tokens"]
+    if rollout.truncated:
+        facts.append("truncated")
+    if rollout.survived:
+        share = sum(rollout.survived) / len(rollout.survived)
+        facts.append(f"{share:.0%} of the tokens drafted by the student")
+    if rollout.gold is not None:
+        facts.append(f"right answer {rollout.gold}")
+    prompt, response = shortened(rollout.prompt), shortened("".join(rollout.tokens))
+    return [note(", ".join(facts)), block(prompt, "Prompt"), block(response, "Rollout")]
 
 
 # --- on the page ---

@@ -15,6 +15,7 @@ from analysis.report.samples import (
     AHEAD,
     BEHIND,
     LONGEST,
+    ROLLOUTS,
     SHOWN,
     Key,
     bounded,
@@ -32,6 +33,7 @@ from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Study
 from tests.browser import Browser, browser
 from tests.fake_runs import quickstart, record, units_of
+from tests.view.sweeps import ROLLOUT
 
 SETUP, SHORT, LONG = "arithmetic", "arithmetic_short", "arithmetic_long"
 EVIL = "</script></pre><script>document.title='run'</script>"
@@ -66,10 +68,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
                 kept = texts if key == SHORT else []
                 write_slice(run, evaluation_id, step, part, records, kept)
             if step:
-                for at in (0, 29):
-                    row = {"step": at, "prompt": at, "sample": 0, "length": 9, "truncated": False}
-                    row |= {"reward": None, "text": f"rollout of step {at}"}
-                    run.append("rollouts.jsonl", [row])
+                for at in (0, 29, 59):  # the last of them is after the selected checkpoint
+                    run.write_samples(at, [replace(ROLLOUT, tokens=[f"at {at}", EVIL])] * 3)
+                run.commit(60)
     return Study(experiment, units, folder)
 
 
@@ -128,8 +129,11 @@ def test_texts_are_read_from_selected_checkpoints_and_stand_beside_the_untrained
     shown = training_section(study, chosen, kept)
     assert "The same problem before and after training: 2" in shown
     assert "Untrained student and Vanilla: Short sums, problem p0" in shown
-    assert shown.index("rollout of step 0") < shown.index("rollout of step 29")
-    assert "no reward" in shown
+    at = [shown.index(f"at {step}&lt;/script&gt;") for step in (0, 29)]
+    assert at == sorted(at)
+    assert "at 59" not in shown
+    assert shown.count("1+1=?") == 2 * ROLLOUTS
+    assert "75% of the tokens drafted by the student" in shown
 
 
 def test_without_texts_the_page_says_why(study: Study) -> None:
