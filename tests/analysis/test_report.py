@@ -26,7 +26,7 @@ from analysis.numbers import p_text
 from analysis.report.assets import CSS, SCRIPTS, scripts
 from analysis.report.comparison import comparison_section
 from analysis.report.diagnostics import early_mean, last_step
-from analysis.report.html import Html, element, join, table
+from analysis.report.html import Html, data, element, join, table
 from analysis.report.page import build_page, write_report
 from analysis.report.spending import costs_section
 from analysis.report.summary import summary
@@ -181,6 +181,13 @@ def test_text_is_escaped_and_markup_is_not() -> None:
     assert shown == '<p title="&quot;e&quot;">a &lt; b &amp; c<b>d</b></p>'
     assert join(["<", Html("<br>"), ">"]) == "&lt;<br>&gt;"
     assert "<b>" not in element("p", shown + "x")  # a markup that became a string again is text
+
+
+def test_no_text_of_embedded_data_ends_its_element() -> None:
+    texts = {"text": "</script><!-- <script>", "number": None}
+    shown = data("key", texts)
+    assert (shown.count("<"), shown.count("</script>")) == (2, 1)
+    assert json.loads(shown.partition(">")[2].removesuffix("</script>")) == texts
 
 
 def test_a_table_names_its_rows_and_columns() -> None:
