@@ -16,7 +16,7 @@ from importlib.resources import files
 from analysis.report.html import Html, element, join
 
 CSS = (files("analysis.report") / "page.css").read_text(encoding="utf-8")
-SCRIPTS = ("tables.js", "curves.js")
+SCRIPTS = ("tables.js", "comparison.js", "curves.js", "samples.js")
 # A browser runs these as they stand. `curves.js` unpacks Plotly's script and adds it to the page.
 PACKED = "plotly"
 LEVEL = 6  # of compression: level 9 takes twice as long for 1 % less

@@ -47,9 +47,12 @@
   const off = new Set(); // methods that are switched off, in whatever setup
   let quantity, lines;
   const shown = () => lines.filter((line) => !off.has(line.method));
+  // Differences have a sign, and zero has none.
   const number = (value) => {
-    const sign = minusBox.checked && value > 0 ? "+" : "";
-    return sign + value.toFixed(quantity.decimals).replace("-", "−");
+    const text = Math.abs(value).toFixed(quantity.decimals);
+    if (!Number(text)) return text;
+    if (value < 0) return `−${text}`;
+    return minusBox.checked ? `+${text}` : text;
   };
   // The points of a line, or their differences to Vanilla's mean at the steps that it has.
   const pointsOf = (line) => {

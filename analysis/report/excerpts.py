@@ -7,12 +7,11 @@ from typing import Any
 
 from analysis.labels import method_label, setup_title
 from analysis.probe import gains
-from analysis.report.html import Html, code, element, note, paragraph, section
+from analysis.report.html import Html, block, code, element, note, paragraph, section
 from analysis.report.texts import signed_decimal
 from orchestrator.experiment.probe import BEHAVIORS
 from orchestrator.selection.study import Study
 
-LONG = 1200  # letters from which on a text scrolls, so that the keyboard must reach it
 INTRODUCTION = (
     "Rollouts of the untrained student before any training: sampled from the student alone, and inside the trust "
     "region with the probe's budget. The prompts are the first of the probe's, not a choice of telling ones. Both "
@@ -46,7 +45,7 @@ def _pair(title: str, excerpt: Mapping[str, Any]) -> Html:
     return element(
         "article",
         element("h4", title),
-        _text(excerpt["prompt"], title),
+        block(excerpt["prompt"], title),
         paragraph("Right answer: ", code(str(excerpt["gold"]))),
         element("div", *sides, class_="pair"),
     )
@@ -61,9 +60,4 @@ def _side(title: str, rollout: Mapping[str, Any]) -> Html:
     if log_prob is not None:
         facts += f", mean teacher log-prob {signed_decimal(log_prob)} nats"
     words = paragraph(element("span", mark, class_=kind), element("span", facts, class_="note"))
-    return element("div", element("h5", title), words, _text(rollout["text"], title))
-
-
-def _text(text: str, label: str) -> Html:
-    reach = {"tabindex": "0", "role": "region", "aria_label": label} if len(text) > LONG else {}
-    return element("pre", text, **reach)
+    return element("div", element("h5", title), words, block(rollout["text"], title))

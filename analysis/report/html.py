@@ -19,6 +19,7 @@ class Html(str):
     __slots__ = ()
 
 
+LONG = 1200  # letters from which on a text scrolls
 MISSING = Html('<abbr title="not available">–</abbr>')
 MARKS = {"best": "b", "second": "u"}  # elements by the mark of a cell
 
@@ -55,6 +56,12 @@ def note(text: str) -> Html:
 
 def code(text: str) -> Html:
     return element("code", text)
+
+
+def block(text: str, label: str) -> Html:
+    """A text with its line breaks; a long one scrolls, so that the keyboard must reach it."""
+    reach = {"tabindex": "0", "role": "region", "aria_label": label} if len(text) > LONG else {}
+    return element("pre", text, **reach)
 
 
 def bullets(items: Iterable[str]) -> Html:

@@ -14,6 +14,7 @@ from analysis.figures import gantt
 from analysis.report.assets import CSS, policy, scripts
 from analysis.report.audit import audit_section
 from analysis.report.chart import chart_section
+from analysis.report.comparison import comparison_section
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.figures import figure, figures_section
@@ -21,6 +22,7 @@ from analysis.report.html import Html, bullets, element, join, void
 from analysis.report.parameters import parameters_section
 from analysis.report.provenance import facts, provenance_section
 from analysis.report.responses import responses_section
+from analysis.report.samples import kept_responses, samples_section, training_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
 from analysis.report.summary import summary
@@ -37,9 +39,12 @@ from orchestrator.selection.study import Study
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
     "responses": "What pass@1 hides",
+    "compare": "Compare two",
     "curves": "Curves",
     "figures": "Figures",
     "rollouts": "Rollouts",
+    "training": "Before and after",
+    "samples": "Responses",
     "diagnostics": "Diagnostics",
     "cost": "Cost",
     "trials": "Trials",
@@ -85,6 +90,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
     experiment, statuses = study.experiment, status.collect(study)
     results = results or build.results_table(study)
     chosen = build.select(study)
+    kept = kept_responses(study, chosen)
     costs = {setup: family_costs(study, setup) for setup in experiment.setups}
     contents = bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items())
     chart = gantt.picture(study)
@@ -95,9 +101,12 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         element("nav", contents, aria_label="Parts"),
         scores_section(results),
         responses_section(results),
+        comparison_section(study, chosen),
         chart_section(study, chosen),
         figures_section(study),
         excerpts_section(study),
+        training_section(study, chosen, kept),
+        samples_section(study, kept),
         diagnostics_section(study, chosen),
         audit_section(study),
         costs_section(experiment, costs, *when),

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from orchestrator.selection.significance import CONFIDENCE
 
 REPLICATES = 4000
+FLAT = 1e-12  # up to which scores that differ are the same but for rounding
 
 Array = NDArray[np.float64]
 
@@ -49,7 +50,7 @@ class Draws:
 
     def mean(self, scores: Array, name: str) -> Array:
         """Replicates (B,) of the mean of scores (P,) in [0, 1]; `name` tells flat ones apart."""
-        if np.ptp(scores) > 1e-12:
+        if np.ptp(scores) > FLAT:
             return self._weights @ scores
         return _flat_replicates(scores, f"{self._key} {name}", self._replicates)
 
@@ -91,7 +92,7 @@ def _weights(count: int, key: str, replicates: int) -> Array:
     """Shares (B, count) of each member among count − 1 draws; a lone member always has the whole."""
     if count == 1:
         return np.ones((replicates, 1))
-    return _generator(key).multinomial(count - 1, np.full(count, 1 / count), size=replicates) / (
+    return generator(key).multinomial(count - 1, np.full(count, 1 / count), size=replicates) / (
         count - 1
     )
 
@@ -105,14 +106,15 @@ def _flat_replicates(scores: Array, key: str, replicates: int) -> Array:
     """
     problems = len(scores)
     right = round(float(scores.sum()), 9)
-    generator = _generator(key)
+    numbers = generator(key)
     low, high = np.zeros(replicates), np.ones(replicates)
     if right > 0:
-        low = generator.beta(right, problems - right + 1, replicates)
+        low = numbers.beta(right, problems - right + 1, replicates)
     if right < problems:
-        high = generator.beta(right + 1, problems - right, replicates)
-    return np.where(generator.random(replicates) < 0.5, low, high)
+        high = numbers.beta(right + 1, problems - right, replicates)
+    return np.where(numbers.random(replicates) < 0.5, low, high)
 
 
-def _generator(key: str) -> np.random.Generator:
+def generator(key: str) -> np.random.Generator:
+    """The random numbers that a key stands for."""
     return np.random.default_rng(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]))

@@ -30,6 +30,16 @@ from orchestrator.experiment.methods import known_method
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
+DIFFERENCE = "Difference"
+OVER_SEEDS = (
+    f"[ ]: {PER_CENT} t interval over seeds, which are assumed to vary equally under every method of the "
+    "setup{few}; p: two-sided, of the same t distribution, for this comparison alone."
+)
+OVER_PROBLEMS = (
+    f"[ ] problems only: {PER_CENT} paired bootstrap over the problems of the checkpoints as they are; another "
+    "seed or machine moves Avg by several points."
+)
+
 
 @dataclass(frozen=True)
 class MethodComparison:
@@ -120,7 +130,7 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
             scores = [number_text(row.first), number_text(row.second)]
             gap = gap_cells(row.difference).values()
             rows.append([benchmark_label(row.benchmark), *scores, *gap])
-        table = sheet.Sheet.of(["Benchmark", *labels, "Difference", LIMITS, P], rows)
+        table = sheet.Sheet.of(["Benchmark", *labels, DIFFERENCE, LIMITS, P], rows)
         if not any(row[-1] for row in rows):  # without any p-value
             table = table.only(range(len(table.headings) - 1))
         lines += [f"**{comparison.title}**: {' − '.join(names)}", ""]
@@ -140,15 +150,9 @@ def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
     sentences = []
     if over_seeds:
         few = "; few seeds" if any(min(gap.runs) < FEW for gap in over_seeds) else ""
-        sentences.append(
-            f"[ ]: {PER_CENT} t interval over seeds, which are assumed to vary equally under every method of the "
-            f"setup{few}; p: two-sided, of the same t distribution, for this comparison alone."
-        )
+        sentences.append(OVER_SEEDS.format(few=few))
     if len(over_seeds) < len(gaps):
-        sentences.append(
-            f"[ ] problems only: {PER_CENT} paired bootstrap over the problems of the checkpoints as they are; another "
-            "seed or machine moves Avg by several points."
-        )
+        sentences.append(OVER_PROBLEMS)
     return sentences
 
 

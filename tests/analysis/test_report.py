@@ -8,6 +8,8 @@ import base64
 import csv
 import errno
 import html
+import itertools
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -21,15 +23,17 @@ import pytest
 from analysis.costs import family_costs
 from analysis.figures.curves import Series
 from analysis.numbers import p_text
-from analysis.report.assets import CSS
+from analysis.report.assets import CSS, SCRIPTS, scripts
+from analysis.report.comparison import comparison_section
 from analysis.report.diagnostics import early_mean, last_step
-from analysis.report.html import Html, element, join, table
+from analysis.report.html import Html, data, element, join, table
 from analysis.report.page import build_page, write_report
 from analysis.report.spending import costs_section
 from analysis.report.summary import summary
 from analysis.report.texts import decimal, duration_in_words
 from analysis.scores.verdict import Verdict
 from analysis.table import build, formats
+from analysis.table.compare import compare, explanation, to_markdown
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
@@ -41,6 +45,8 @@ from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.study import Invocation, Study
 from orchestrator.sheet import Cell, Sheet
 from tests.analysis.logged_runs import log_steps
+from tests.analysis.test_evidence import draw as draw_counts
+from tests.analysis.test_evidence import write as write_counts
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
 
@@ -175,6 +181,13 @@ def test_text_is_escaped_and_markup_is_not() -> None:
     assert shown == '<p title="&quot;e&quot;">a &lt; b &amp; c<b>d</b></p>'
     assert join(["<", Html("<br>"), ">"]) == "&lt;<br>&gt;"
     assert "<b>" not in element("p", shown + "x")  # a markup that became a string again is text
+
+
+def test_no_text_of_embedded_data_ends_its_element() -> None:
+    texts = {"text": "</script><!-- <script>", "number": None}
+    shown = data("key", texts)
+    assert (shown.count("<"), shown.count("</script>")) == (2, 1)
+    assert json.loads(shown.partition(">")[2].removesuffix("</script>")) == texts
 
 
 def test_a_table_names_its_rows_and_columns() -> None:
@@ -392,7 +405,7 @@ def test_the_same_directories_give_the_same_bytes(page: Path, text: str, study: 
 
 
 def test_texts_of_rollouts_are_inert(text: str) -> None:
-    own = ["curves-data", "plotly", None, None]
+    own = ["comparison-data", "curves-data", "plotly", *[None] * len(SCRIPTS)]
     found = re.findall(r'<script(?: type="[^"]*" id="([^"]*)")?>', text)
     assert [key or None for key in found] == own
     assert len(re.findall(r"</?script", text)) == 2 * len(own)
@@ -544,6 +557,7 @@ def test_a_browser_shows_it_without_complaint(
     ) == [
         *(1, 8, 4, 3),  # setups, scores, selected checkpoints, scores at equal cost
         12,  # what pass@1 hides
+        3,  # two methods
         3,  # values at one step
         *(3, 3, 9),  # diagnostics twice, costs
         *(10, 7, keys),  # units, methods, keys
@@ -607,6 +621,10 @@ def test_points_of_curves_name_themselves_and_methods_are_switched(
     assert tab.evaluate(drawn) == ["Vanilla", "Vanilla", "TRB", "TRB", "SKD", "SKD"]
     rows = "[...document.querySelectorAll('#curves tbody tr')].map(r => r.innerText.split('\\t'))"
     assert [row[1] for row in tab.evaluate(rows)] == ["75.0", "50.0", "25.0"]
+    minus = "document.querySelector('#curves input[type=checkbox]').click()"
+    tab.evaluate(minus)
+    assert [row[1] for row in tab.evaluate(rows)] == ["+25.0", "0.0", "−25.0"]
+    tab.evaluate(minus)
     tab.evaluate("document.querySelector('.methods input').focus()")
     press(tab, " ")
     assert tab.evaluate(drawn) == ["TRB", "TRB", "SKD", "SKD"]
@@ -615,6 +633,123 @@ def test_points_of_curves_name_themselves_and_methods_are_switched(
     press(tab, "ArrowLeft")  # the untrained student, of whom the lines begin
     assert [row[1] for row in tab.evaluate(rows)] == ["25.0", "25.0"]
     assert "step 0" in tab.evaluate("document.querySelector('#curves caption').textContent")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Two seeds of three methods, of which one has two checkpoints, one seed of Veto, which is
+    right on all short sums, and the untrained student.
+    """
+    experiment, units = quickstart("seeds=[0, 1]", "methods.veto.seeds=[0]")
+    folder = tmp_path_factory.mktemp("compared")
+    write_counts(folder, experiment, units_of(units, "base_eval")[0], 0, draw_counts(9, 0.2))
+    for rate, method in enumerate(METHODS):
+        for unit in units_of(units, method)[-2:]:
+            counts = draw_counts(rate + 10 * unit.seed, 0.4 + rate / 10)
+            write_counts(folder, experiment, unit, 30, counts)
+            if method == "skd":
+                write_counts(folder, experiment, unit, 40, draw_counts(unit.seed, 0.9))
+    counts = draw_counts(7, 0.5)
+    counts["arithmetic_short"] = [4] * len(counts["arithmetic_short"])
+    write_counts(folder, experiment, units_of(units, "veto")[0], 30, counts)
+    return Study(experiment, units, folder)
+
+
+CHOOSE = """(pair) => {
+  const [, first, second] = document.querySelectorAll('#comparison select');
+  [first.value, second.value] = pair;
+  second.dispatchEvent(new Event('change'));
+  const result = document.querySelector('#comparison [aria-live]');
+  const texts = (row) => [...row.cells].map((cell) => cell.textContent);
+  const cells = [...result.querySelectorAll('tr')].map(texts);
+  return { numbers: result.numbers, cells, note: result.querySelector('.note').textContent };
+}"""
+
+
+def without_limits(cells: list[list[str]]) -> list[list[str]]:
+    """Texts with `[]` for limits, which lie on a half such as −13.75 but for the 14th digit."""
+    return [
+        [re.sub(r"\[[−+]?\d+\.\d, [−+]?\d+\.\d\]", "[]", cell) for cell in row] for row in cells
+    ]
+
+
+def test_any_two_methods_are_compared_in_the_page_as_by_the_command(
+    tab: Browser, compared: Study, tmp_path: Path
+) -> None:
+    section = comparison_section(compared, build.select(compared))
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!doctype html><meta charset=utf-8><body>{section}{scripts()}", encoding="utf-8"
+    )
+    tab.open(page, 1280)
+    names = "[...document.querySelectorAll('#comparison select')[1].options].map(o => o.value)"
+    known = tab.evaluate(names)
+    assert known == ["trust_region", "vanilla", "veto", "skd", "base"]
+    kinds = set()
+    for pair in itertools.permutations(known, 2):
+        shown = tab.evaluate(f"({CHOOSE})({json.dumps(pair)})")
+        (wanted,) = compare(compared, ",".join(pair))
+        for row in shown["numbers"]:
+            gap = wanted.columns[row["key"]]
+            assert gap is not None
+            limits = gap.estimate.interval
+            numbers = [float(gap.estimate.value), limits.low, limits.high]
+            assert [row["value"], row["low"], row["high"]] == pytest.approx(numbers, abs=1e-5)
+            assert row["p"] == (gap.p_value and pytest.approx(gap.p_value, abs=1e-9))
+            kinds.add((row["over"], row["p"] is not None))
+        # Columns of the command's table are padded, and a rule follows its headings.
+        lines = [line for line in to_markdown([wanted]).splitlines() if line.startswith("|")]
+        del lines[1]
+        cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+        assert without_limits(shown["cells"]) == without_limits(cells)
+        assert shown["note"] == " ".join(explanation([wanted]))
+    assert kinds == {("seeds", True), ("seeds", False), ("problems", False)}
+
+
+# Every element with a text of its own: the ratio of its colour to what lies behind it (WCAG 2.2),
+# except signs that screen readers skip, whose colour is a method's and whose label says the same.
+CONTRAST = """(() => {
+  const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = ([...rgb]) => {
+    const linear = rgb.slice(0, 3).map((part) => part / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = parts(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const note = (element, color, what) => {
+    const [low, high] = [light(parts(color)), light(behind(element))].sort((a, b) => a - b);
+    found.push([Math.round(100 * (high + 0.05) / (low + 0.05)) / 100, what]);
+  };
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    const isShown = element.checkVisibility() && !element.closest('[aria-hidden]');
+    if (own && isShown) {
+      const { color, fill } = getComputedStyle(element);
+      note(element, element.closest('svg') ? fill : color, element.tagName + ' ' + element.className);
+    }
+    if (element.placeholder) note(element, getComputedStyle(element, '::placeholder').color, 'placeholder');
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_texts_stand_out_from_what_lies_behind_them(tab: Browser, page: Path, media: str) -> None:
+    tab.call("Emulation.setEmulatedMedia", media=media)
+    try:
+        open_drawn(tab, page, 1280)
+        found = tab.evaluate(CONTRAST)
+    finally:
+        tab.call("Emulation.setEmulatedMedia", media="")
+    assert len(found) > 300
+    assert [each for each in found if each[0] < 4.5] == []
 
 
 def test_without_scripts_the_page_is_whole(tab: Browser, page: Path) -> None:
