@@ -68,6 +68,10 @@ class Browser:
                 return answer["result"]
 
     def open(self, page: Path, width: int, height: int = 900) -> None:
+        """Load the page of a file, see `load`."""
+        self.load(page.as_uri(), width, height)
+
+    def load(self, address: str, width: int, height: int = 900) -> None:
         """Load a page into a window of that many CSS pixels, up to the end of its load event."""
         narrow = width < 600
         self.call(
@@ -77,7 +81,7 @@ class Browser:
             deviceScaleFactor=1,
             mobile=narrow,
         )
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=address)
         while self._read().get("method") != "Page.loadEventFired":
             pass
 

@@ -32,7 +32,7 @@ CAPTION = Caption(
     "Scores of different setups are not comparable, and a test in each of many setups finds some difference by chance.",
 )
 COLORS = "RdBu"
-LEAST_SPAN = 3.0  # points at which the colours end, where all differences are smaller
+LEAST_SPAN, MOST_SPAN = 3.0, 10.0  # points at which the colours end
 DARK = 0.6  # share of the span from which letters are white
 MARKS = ((0.01, "**"), (0.05, "*"))
 TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
@@ -79,7 +79,7 @@ def _draw_grid(axes: Axes, worlds: Sequence[World], methods: Sequence[str]) -> N
         for column, method in enumerate(methods):
             if method in world.differences:
                 leads[row, column] = float(world.differences[method].estimate.value)
-    span = max(LEAST_SPAN, float(np.nanmax(np.abs(leads))))
+    span = min(MOST_SPAN, max(LEAST_SPAN, float(np.nanmax(np.abs(leads)))))
     axes.imshow(leads, cmap=COLORS, vmin=-span, vmax=span, aspect="auto")
     for row, world in enumerate(worlds):
         for column, method in enumerate(methods):
@@ -152,10 +152,13 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
         return Picture(CAPTION, experiment.name, missing=missing)
     worlds = []
     for name in experiment.setups:
-        title = setup_title(name, experiment.setups)
-        worlds.append(World(title, differences.get(name, {}), _first_gains(study, name)))
+        if name in differences:
+            title = setup_title(name, experiment.setups)
+            worlds.append(World(title, differences[name], _first_gains(study, name)))
     methods = [method for method in experiment.methods if method != REFERENCE]
-    basis = "Confirmed on seeds that chose nothing." if experiment.confirmed_methods else ""
+    basis = f"{len(worlds)} of {len(experiment.setups)} setups have scores to compare."
+    if experiment.confirmed_methods:
+        basis += " All scores are of seeds that chose nothing."
     return Picture(CAPTION, experiment.name, partial(draw, worlds, methods), basis)
 
 

@@ -86,7 +86,7 @@ def _add_sweep_commands(commands: Commands) -> None:
     orders = ("score", "name", "state", "left")
     status.option("--sort", None, "order of the units (default: plan)", choices=orders)
 
-    text = "look inside a sweep, full-screen: scores, units, curves, logs; reads alone"
+    text = "look inside a sweep, full-screen: scores, units, curves, logs, samples; reads alone"
     view = _experiment(commands, "view", text, optional=True)
     view.flag("--serve", "show it in a browser on this machine, under an address with a token")
     view.option("--port", "N", "with --serve: the port (default: a free one)", whole_number)

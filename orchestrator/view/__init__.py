@@ -1,8 +1,8 @@
 """`trb view`: a full-screen view of a sweep, in a terminal or in a browser on this machine.
 
 It reads run directories and changes none. Numbers and widgets are apart: `leaderboard`, `units`,
-`processes` and `curves` turn run directories into rows without knowing a screen; `reading` reads
-them off the screen's thread; `app` with its panes shows them; `serving` shows the same in a
-browser. Scores are those of `analysis.table`, states those of `monitor.status`. Nothing but this
-room imports textual.
+`processes`, `curves`, `responses` and `rollout_tokens` turn run directories into rows without
+knowing a screen; `reading` reads them off the screen's thread; `app` with its panes shows them;
+`serving` shows the same in a browser. Scores are those of `analysis.table`, states those of
+`monitor.status`. Nothing but this room imports textual.
 """

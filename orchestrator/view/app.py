@@ -15,6 +15,7 @@ from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static, T
 
 from analysis.table.model import Table
 from orchestrator.commands.display import progress_bar, progress_mark, sweep_line
+from orchestrator.experiment.reading import from_here
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 from orchestrator.sheet import MARK_STYLES
@@ -75,7 +76,7 @@ class ViewApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(title[0], f"tab('{pane}')", show=False) for pane, title in TITLES.items()),
         Binding("slash", "search", "Search"),
-        Binding("r", "read", "Read now"),
+        Binding("r", "read", "Read"),
         Binding("escape", "leave_search", "Clear", show=False),
         Binding("q", "quit", "Quit"),
     ]
@@ -234,7 +235,7 @@ def headline(study: Study, progress: Progress | None) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(study.experiment.name, "bold")
     if progress is None:
-        text.append(f" · {study.runs}", "dim")
+        text.append(f" · {from_here(study.runs)}", "dim")
         return text.append("\nReading run directories…")
     overview = progress.overview
     done, of = sum(s.step for s in overview.units), sum(s.steps for s in overview.units)
@@ -243,5 +244,5 @@ def headline(study: Study, progress: Progress | None) -> Text:
         text.append(f" {bar}", MARK_STYLES[progress_mark(done, of)])
         text.append(f" {done} of {of} steps")
     clock = time.strftime("%H:%M:%S", time.localtime(progress.read_at))
-    text.append(f" · {study.runs}", "dim")
+    text.append(f" · {from_here(study.runs)}", "dim")
     return text.append(f"\n{sweep_line(overview)} · read {clock}")

@@ -88,7 +88,11 @@ class LeaderboardPane(Vertical):
         room = self.size.width - taken - PADDING - SCROLLBAR
         axis = None
         if room >= LEAST_AXIS:
-            gaps = [p.difference for p in shown.values() if p.difference is not None]
+            gaps = []
+            for placing in shown.values():
+                # The untrained student is far below all others.
+                if placing.difference is not None and placing.method != BASE:
+                    gaps.append(placing.difference)
             axis = IntervalAxis.around(gaps, min(room, WIDEST_AXIS))
         cells = {}
         for key, placing in shown.items():

@@ -78,16 +78,24 @@ Filter = Callable[[Sequence[Answered]], bool]  # of all responses to a problem
 
 
 def filters(methods: Iterable[str]) -> dict[str, Filter]:
-    """Filters of problems by name: any response of a kind, or one method right and another wrong."""
+    """Filters of problems by name: a response of a kind, or one method right and another wrong.
+
+    The untrained student, which fails most problems, passes no filter.
+    """
     found: dict[str, Filter] = {"all problems": lambda _: True}
-    for name, holds in REASONS.items():
-        found[name] = lambda responses, holds=holds: any(holds(each.text) for each in responses)
+    for name in REASONS:
+        found[name] = lambda responses, name=name: _has(responses, name)
     for method in methods:
         if method != REFERENCE:
             for right, wrong in ((method, REFERENCE), (REFERENCE, method)):
                 name = f"{method_label(right)} right, {method_label(wrong)} wrong"
                 found[name] = lambda responses, pair=(right, wrong): _parted(responses, *pair)
     return found
+
+
+def _has(responses: Sequence[Answered], reason: str) -> bool:
+    """Whether a trained method has a response of a kind of REASONS."""
+    return any(REASONS[reason](each.text) for each in responses if each.source.method is not None)
 
 
 def _parted(responses: Sequence[Answered], right: str, wrong: str) -> bool:

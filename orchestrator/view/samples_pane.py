@@ -40,17 +40,17 @@ class SamplesPane(Vertical):
     """The problems of one benchmark on the left; on the right the responses to the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f", "another_filter(1)", "Next filter"),
+        Binding("f", "another_filter(1)", "Filter"),
         Binding("F", "another_filter(-1)", "Filter back", show=False),
         Binding("b", "another_benchmark", "Benchmark"),
-        Binding("s", "every_step", "All steps"),
-        Binding("tab", "app.focus_next", "Other list"),
+        Binding("s", "every_step", "Steps"),
+        Binding("tab", "app.focus_next", "List"),
     ]
     DEFAULT_CSS = """
     SamplesPane #choices { height: 1; }
     SamplesPane Select { width: 1fr; margin: 0 1; }
     SamplesPane #lists { height: 2fr; }
-    SamplesPane #problem-rows { width: 36%; border-right: solid $panel; }
+    SamplesPane #problem-rows { width: 33; border-right: solid $panel; }
     SamplesPane #response-rows { width: 1fr; }
     SamplesPane VerticalScroll {
         height: 3fr; border-top: solid $primary; padding: 0 1; scrollbar-size: 1 1;

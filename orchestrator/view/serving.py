@@ -59,6 +59,7 @@ def serve(command: str, name: str, port: int) -> int:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((LOOPBACK, port))
+        listening.listen()  # so that the address answers as soon as it is printed
     except OSError as error:
         listening.close()
         raise refuse("--port", port, f"a free port ({error.strerror})") from None
