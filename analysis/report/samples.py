@@ -222,8 +222,8 @@ def _rollout(rollout: RolloutSample) -> list[Html]:
     if rollout.truncated:
         facts.append("truncated")
     if rollout.survived:
-        share = sum(rollout.survived) / len(rollout.survived)
-        facts.append(f"{share:.0%} of the tokens drafted by the student")
+        share = 100 * sum(rollout.survived) / len(rollout.survived)
+        facts.append(f"{share:.0f} % of the tokens drafted by the student")
     if rollout.gold is not None:
         facts.append(f"right answer {rollout.gold}")
     prompt, response = shortened(rollout.prompt), shortened("".join(rollout.tokens))

@@ -133,7 +133,7 @@ def test_texts_are_read_from_selected_checkpoints_and_stand_beside_the_untrained
     assert at == sorted(at)
     assert "at 59" not in shown
     assert shown.count("1+1=?") == 2 * ROLLOUTS
-    assert "75% of the tokens drafted by the student" in shown
+    assert "75 % of the tokens drafted by the student" in shown
 
 
 def test_without_texts_the_page_says_why(study: Study) -> None:
