@@ -95,7 +95,15 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
     [
         ("seeds", ["seeds"]),
         ("training.optimizer.lr", ["training.optimizer.lr"]),
-        ("lr", ["training.optimizer.lr", "(setup) student.recipe.lr", "(setup) teacher.recipe.lr"]),
+        (
+            "lr",
+            [
+                "methods.simple_opd.lr",
+                "training.optimizer.lr",
+                "(setup) student.recipe.lr",
+                "(setup) teacher.recipe.lr",
+            ],
+        ),
         ("evaluation.benchmarks.mine.n", ["evaluation.benchmarks.NAME.n"]),
         (
             "methods.skd",

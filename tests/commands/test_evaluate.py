@@ -56,9 +56,10 @@ def written(runs: Path) -> dict[str, Any]:
 
 
 def slices(runs: Path) -> dict[str, str]:
-    """Path → sha256 of every file of samples."""
+    """Path → sha256 of the file of every slice."""
     folder = runs / "results" / "eval"
-    return {str(file.relative_to(folder)): file_sha256(file) for file in folder.rglob("problems_*")}
+    files = folder.rglob("problems_*.jsonl")
+    return {str(file.relative_to(folder)): file_sha256(file) for file in files}
 
 
 def evaluate_here(arguments: list[str]) -> None:
