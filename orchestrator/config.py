@@ -309,7 +309,7 @@ class Sft(Section):
 
     updates: Annotated[Count, "Supervised updates of the stage.", Field(le=MOST_STEPS)] = 50
     checkpoints: Annotated[
-        list[Whole], "After which updates a trial can start (the K of sft_warmup)."
+        list[Whole], "After which updates a trial can start (the K of sft_warmup and simple_opd)."
     ] = field(default_factory=lambda: [15, 25, 50])
     after: Annotated[AfterSft, "Course of a trial after the stage."] = "restart"
 
