@@ -97,7 +97,8 @@ def main() -> int:
                 f"{count} × {target}" for target, count in sorted((kills - before).items())
             )
             print(
-                f"{time.monotonic() - begun:5.0f} s, {submits} submits, killed {struck}: {len(differing)} files differ"
+                f"{time.monotonic() - begun:5.0f} s, {submits} submits, killed {struck}: {len(differing)} files differ",
+                flush=True,
             )
             if differing:
                 print(*differing[:20], sep="\n")
