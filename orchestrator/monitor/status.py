@@ -61,8 +61,8 @@ class FamilyStatus:
     """The trials of one method in one setup, or the untrained student.
 
     `states` counts its units by state. The best checkpoint is that of `setting` after `step` steps,
-    and `score`, in [0, 1], is its mean over seeds and benchmarks. All three are None until all seeds
-    of a setting have a checkpoint with scores.
+    and `score`, in [0, 1], is its mean over seeds and benchmarks. All three are None until every
+    seed of a setting has a checkpoint with scores.
     """
 
     setup: str

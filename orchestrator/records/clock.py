@@ -136,7 +136,7 @@ def clock_rows(run: RunReader) -> list[ClockRow]:
 
 
 def kept_steps(run: RunReader) -> dict[int, ClockRow]:
-    """Step → row of each training step; of a step that was repeated, the row of the last attempt."""
+    """Step → row of each training step; a repeated step has the row of its last attempt."""
     return {row.step: row for row in clock_rows(run) if row.phase == TRAIN}
 
 

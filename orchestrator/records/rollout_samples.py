@@ -18,8 +18,8 @@ class RolloutSample:
 
     `prompt` is the text that the model read, and `index` the number of that prompt in the training
     data. `tokens` are texts that together make the response with its end. The text of a letter that
-    spans several tokens is at its last token. `student` is log p and `behavior` log μ of the emitted
-    token.
+    spans several tokens is at its last token. `student` is log p and `behavior` log μ of the
+    emitted token.
 
     If decoding used the teacher, `survived` says whether the token is the student's draft and not a
     replacement, and `teacher` is log q; both are None otherwise. `measured` has the measurements of

@@ -95,7 +95,7 @@ class RunReader:
 
     @property
     def started(self) -> bool:
-        """Whether the unit has its `config.json`, which the first attempt writes before training."""
+        """Whether the unit has its `config.json`, which the first attempt writes at its start."""
         return self.once("started", (self.path / CONFIG).exists)
 
     @property
@@ -369,7 +369,7 @@ class RunReader:
         return self.once("state", lambda: read_sealed(self.path / STATE, self.remedy) or {})
 
     def _verified(self, name: str) -> bytes | None:
-        """The content of a document, None if it was not written; Damaged if it is not as committed."""
+        """The content of a document, None without one; Damaged if it is not as committed."""
         data = read_bytes(self.path / name, self.remedy)
         committed = self._state().get("documents", {}).get(name)
         if committed is not None and (

@@ -36,7 +36,7 @@ _COUNTS = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class SliceCounts:
-    """Counts of one slice: the `correct` samples of each of its `problems`, and all their tokens."""
+    """Counts of one slice: `correct` samples of each of its `problems`, and tokens of them all."""
 
     problems: tuple[str, ...]
     correct: NDArray[np.int64]
