@@ -18,7 +18,7 @@ RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # keys that a method's block may hold bes
 
 @dataclass(frozen=True)
 class Asked:
-    """The `methods` of an experiment file: method → knob → values, with own placements and seeds."""
+    """The `methods` of an experiment file: method → grid of knobs, own placement and own seeds."""
 
     grids: dict[str, dict[str, list[Any]]]
     placements: dict[str, Placement]

@@ -114,7 +114,7 @@ def _check_engine(setup: Setup) -> None:
 
 
 def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
-    """Check that the engine that blends can draft as many tokens in a round as are asked for."""
+    """Check that the engine that blends can draft `drafted` tokens in a round."""
     sampler = catalog.sampler_of(setup.engine.sampler, teacher_decodes=True)
     most = catalog.ENGINES[sampler].longest_draft
     if drafted is not None and most is not None and drafted > most:

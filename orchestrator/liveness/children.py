@@ -78,10 +78,10 @@ class ChildLost(RuntimeError):
 
 
 class Child:
-    """A process, `python -m module`, and the connection to it. `name` stands for it in messages.
+    """A process, `python -m module`, and the connection to it. Messages call it `name`.
 
-    `environment` is added to this process's. What the child prints goes where this process prints,
-    or into `output`, a file that can be read.
+    `environment` is added to the environment of this process. The child prints where this process
+    does, or into `output`, a file that can be read.
     """
 
     def __init__(

@@ -46,8 +46,8 @@ class Servers(Protocol):
 class OwnServers:
     """The servers of a private cluster; Ray's `node` reports their processes.
 
-    A server that was stopped or told to end can exist without answering, and its callers wait for
-    ever. So `lost` also asks the first server, at `address`.
+    A server that a signal has stopped or asked to end may still exist without answering, while its
+    callers wait for ever. So `lost` also asks the first server, at `address`.
     """
 
     def __init__(self, node: Any, address: str):

@@ -269,7 +269,7 @@ def _later_jobs(
 ) -> list[Left | None]:
     """The later work: confirming runs of open families, and samples of families once trained.
 
-    None stands for work of an unknown cost.
+    None is work of an unknown cost.
     """
     jobs: list[Left | None] = []
     for unit in to_confirm:

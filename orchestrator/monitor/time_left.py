@@ -120,7 +120,7 @@ def left_once_trained(experiment: Experiment, family: Family, seconds: StudySeco
 def sweep_seconds(
     jobs: Sequence[Left], evaluator: Placement, capacity: Mapping[str, float]
 ) -> Range | None:
-    """How long the jobs take on CPUs and GPUs that are kept busy; None where there are none.
+    """How long the jobs take on CPUs and GPUs that are kept busy; None without CPUs and GPUs.
 
     A unit trains in one process as soon as the units that it depends on are trained. Everything
     else runs side by side, as far as the `capacity` (CPU, GPU → how many) goes.

@@ -88,7 +88,7 @@ class UnitCache:
         return SliceCounts(self._problems[number], correct, tokens)
 
     def save(self, directory: Path) -> None:
-        """Write what has changed, without the files that the unit's `directory` no longer has."""
+        """Write the cache if it has changed, without files that the unit's `directory` lacks."""
         if not self._changed:
             return
         self._changed = False

@@ -173,9 +173,9 @@ def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
 # did the work.
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
 EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
-# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is what the teacher takes
-# beyond the grading that goes on beside it: next to nothing after a blended rollout, which it
-# scored while decoding, and no key of a step of the supervised stage.
+# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is the time of the teacher's
+# scoring that the grading beside it does not hide. It is next to nothing after a blended rollout,
+# which the teacher scored while decoding, and no key of a step of the supervised stage.
 ROLLOUT, SCORE, REWARD, LEARN = "rollout", "score", "reward", "learn"
 STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     ROLLOUT: "seconds of a rollout",
@@ -187,6 +187,6 @@ STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
 # processes of the GPU used together, and what `engines.budget` grants them.
 PEAK_GIB, BUDGET_GIB = "peak_gib", "budget_gib"
 # The present work of a unit, in phase.json and `trb status`. The first three come before its first
-# step. The last two are the work of evaluators, and only in `trb status`.
+# step. The last two are the work of evaluators, which `trb status` derives from their claims.
 LOADING, READING, OPENING = "loading PyTorch", "reading data", "starting models"
 TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"

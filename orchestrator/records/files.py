@@ -178,7 +178,7 @@ def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
 
 
 def verify_files(folder: Path, files: Mapping[str, str], remedy: str) -> None:
-    """Raise Damaged unless each of the `files` (name → sha256) in `folder` is what it was."""
+    """Raise Damaged unless each of the `files` (name → sha256) in `folder` has its sha256."""
     for name, expected in files.items():
         path = folder / name
         try:

@@ -15,8 +15,8 @@
 | `phase.json` | the present work of the unit (`log`) | whole |
 | `error.txt`, `traceback.txt` | why the last attempt failed | whole; removed by the next |
 
-`state.json` vouches for what was committed, and evaluations carry a seal of their own. A file that
-is not what was written raises `files.Damaged` wherever it is read, and never gives another number.
+`state.json` vouches for everything that was committed, and evaluations carry seals of their own.
+Reading a file that is not what was written raises `files.Damaged`, and never gives another number.
 """
 
 from __future__ import annotations

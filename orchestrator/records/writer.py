@@ -175,7 +175,7 @@ class RunWriter(RunReader):
         append_timing(self, row)
 
     def write_document(self, name: str, value: Any) -> None:
-        """Write `name`, a JSON file of its own, replacing what was there."""
+        """Write `value` into the JSON file `name`, in place of an earlier value."""
         self._write(name, pretty(_finite(value)).encode())
 
     def write_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
@@ -264,7 +264,7 @@ class RunWriter(RunReader):
     # --- taking back what was not committed ---
 
     def _cut_to_committed(self, log: str) -> _CommittedPart:
-        """Truncate a log to what was committed. Raises Damaged if that is not what was written."""
+        """Truncate a log to its committed bytes. Raises Damaged if these are not as written."""
         path, state = self.path / log, self._state()
         part = _CommittedPart()
         path.touch()
@@ -291,7 +291,7 @@ class _CommittedPart:
         self.sha256 = hashlib.sha256()
 
     def extend(self, path: Path, size: int) -> None:
-        """Take in what the file holds from the present end up to `size` bytes."""
+        """Take in the file's bytes from the present end up to `size`."""
         with path.open("rb") as file:
             file.seek(self.size)
             data = file.read(size - self.size)
@@ -365,7 +365,7 @@ def _remove_learner_state(checkpoint: Path) -> None:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off what a kill left of a last line, so that the next row starts on its own.
+    """Cut off a last line that a kill left incomplete, so that the next row gets its own line.
 
     A file that ends in a whole line is left alone: an evaluator may append a row in this instant.
     """
