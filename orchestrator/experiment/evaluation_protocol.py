@@ -15,7 +15,7 @@ from orchestrator.models.identity import digest
 
 FRESH = 1  # repetition of the samples that take no part in selection
 # Doublings, and one more rung where a few close candidates cost most (benchmarks/race.py compares).
-SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
+SHARES = tuple(Fraction(size, 32) for size in (1, 2, 4, 8, 16, 24, 32))
 # Races with an indifference zone mostly end between 1/16 and 1/4. Rungs that grow by a half there
 # waste fewer samples than doublings, since a race seldom needs all samples of its last rung.
 ZONE_SHARES = tuple(Fraction(size, 64) for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
@@ -79,8 +79,9 @@ def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
 
 
 def rung_sizes(full: Sequence[int], zone: bool = False) -> list[tuple[int, ...]]:
-    """Samples for each problem at each rung, by benchmark; the last rung is `full`, and all rungs
-    differ. Races with an indifference `zone` have rungs of their own.
+    """Samples for each problem at each rung, by benchmark; the last rung is `full`.
+
+    No rung is listed twice. Races with an indifference `zone` have rungs of their own.
     """
     sizes: dict[tuple[int, ...], None] = {}
     for share in ZONE_SHARES if zone else SHARES:

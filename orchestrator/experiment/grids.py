@@ -18,7 +18,7 @@ RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # keys that a method's block may hold bes
 
 @dataclass(frozen=True)
 class Asked:
-    """The `methods` of an experiment file: method → knob → values, with own placements and seeds."""
+    """The `methods` of an experiment file: method → grid of knobs, own placement and own seeds."""
 
     grids: dict[str, dict[str, list[Any]]]
     placements: dict[str, Placement]
@@ -40,17 +40,16 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
             )
         if body is None:
             continue
+        key = f"methods.{method}"
         if not isinstance(body, dict):
-            raise refuse(
-                f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none"
-            )
-        key, knobs = f"methods.{method}", METHODS[method].knobs
+            raise refuse(key, body, "a mapping of knobs to lists of values, {} for none")
+        knobs = METHODS[method].knobs
         for name in body:
             if name not in knobs and name not in RESERVED:
                 raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
-        asked.grids[method] = {
-            name: _values(f"{key}.{name}", knob, body.get(name)) for name, knob in knobs.items()
-        }
+        grid = asked.grids[method] = {}
+        for name, knob in knobs.items():
+            grid[name] = _values(f"{key}.{name}", knob, body.get(name))
         if PLACEMENT_KEY in body:
             asked.placements[method] = placement_of_method(
                 f"{key}.{PLACEMENT_KEY}", body[PLACEMENT_KEY], default
@@ -78,12 +77,10 @@ def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_confirmed_keys(confirm: Confirm) -> Confirm:
-    """The same with its methods under their keys, which may be written as labels."""
-    return (
-        confirm
-        if confirm.methods is None
-        else replace(confirm, methods=[*map(method_key, confirm.methods)])
-    )
+    """`confirm` with its methods under their keys, also if the file gives their labels."""
+    if confirm.methods is None:
+        return confirm
+    return replace(confirm, methods=list(map(method_key, confirm.methods)))
 
 
 def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Ids of units and evaluations: digests of configuration keys, each named here or, of models and of
-later additions, in `models.identity`.
+"""Identities of units and evaluations: the configuration keys whose digest is their id.
 
-`units` puts the readable part, setup, method and knobs, before the digest.
+Each key is named here; keys of models, and keys that came later, in `models.identity`. `units` puts
+the readable part of an id, setup, method and knobs, before the digest.
 
 Same identity ⇒ same training, so a key belongs here if it can change the result of training (or,
 for an evaluation, the samples and their grades). A new key of a configuration class changes no id
@@ -62,9 +62,10 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
 def sft_identity(
     setup: Setup, models: Models, seed: int, adapters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Identity of the supervised stage; the checkpoint a trial starts from is the trial's.
+    """Identity of the supervised stage.
 
-    A stage that trains adapters has their knobs in its identity.
+    A stage that trains adapters has their knobs in its identity. The checkpoint from which a trial
+    starts is no part of it: the trial's own knobs choose that.
     """
     identity = _training_identity("sft", setup, models, seed)
     identity |= {"sft": part(setup.training.sft, SFT)}

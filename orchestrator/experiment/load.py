@@ -1,4 +1,4 @@
-"""Loads experiment files as an `Experiment`: reads, merges, completes and checks them at once."""
+"""Loads experiment files as an `Experiment`: reads, merges, completes and checks them."""
 
 from __future__ import annotations
 
@@ -88,12 +88,14 @@ def _merged(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[
     overridden = _canonical(read_overrides(overrides))
     if "seeds" in overridden and isinstance(written.get("methods"), dict):
         written["methods"] = without_own_seeds(written["methods"])
+    # `role_gpus` in an override replace the file's total of GPUs, which a plain merge would keep.
     kept = placements.below(_placement_in(written), _placement_in(overridden))
     if kept != _placement_in(written):
         written["runtime"] = written["runtime"] | {"placement": kept}
     raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
     if raw.get("confirm", {}) is None:  # `confirm=null` takes the confirming runs of a file away
         del raw["confirm"]
+    # An override may choose some of the file's own setups by name: `setups` is then a list.
     inline = _setups_in(raw) or _setups_in(written)
     if isinstance(raw.get("setups"), dict):
         raw["setups"] = list(inline)
@@ -124,19 +126,17 @@ def _checked_setup(path: Path) -> dict[str, Any]:
     try:
         _build_setup(raw)
     except UserError as error:
-        revision = (
-            "; of a local folder leave it out at first"
-            if (error.key or "").endswith(".revision")
-            else ""
-        )
-        raise UserError(f"{from_here(path)}: {error}{revision}", error.key) from None
+        hint = ""
+        if (error.key or "").endswith(".revision"):
+            hint = "; leave it out at first for a model in a local folder"
+        raise UserError(f"{from_here(path)}: {error}{hint}", error.key) from None
     return raw
 
 
 def _build_setup(raw: Any) -> config.Setup:
-    return strict.build(
-        config.Setup, _without_null_benchmarks(raw) if isinstance(raw, dict) else raw
-    )
+    if isinstance(raw, dict):
+        raw = _without_null_benchmarks(raw)
+    return strict.build(config.Setup, raw)
 
 
 def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reads values that an experiment leaves to local files, such as sha256, shapes and stop ids.
 
-A file named without its sha256 is read once, when the experiment is loaded, so that ids and plans
-know its content. The user gets a note for each such file, with the line that pins it.
+Loading an experiment reads each file that it names without a sha256, so that ids and plans depend
+on its content. The user gets a note for each such file, with the line that pins it.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
             raise refuse(f"{where}.path", str(path), "a .jsonl or .parquet file")
         run = replace(run, revision=file_sha256(path))
         notes.append(
-            f"{where}: the sha256 of {path} is taken as it is; to pin it: {where}.revision={run.revision}"
+            f"{where}: the sha256 of {path} is that of its present content; to pin it: {where}.revision={run.revision}"
         )
     if key not in BENCHMARKS and run.problems is None:
         run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
         check_source(key, run)
-        # Name a row without a gold now, not when the sweep begins.
+        # The error of a row without a gold comes now, and not only when the sweep begins.
         load_benchmark(key, None, run)
     return run
 
@@ -80,7 +80,7 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
     if model.revision is None:
         model = replace(model, revision=content_sha256(folder))
         notes.append(
-            f"{key}: the sha256 of {folder} is taken as it is; to pin it: revision: {model.revision}"
+            f"{key}: the sha256 of {folder} is that of its present content; to pin it: revision: {model.revision}"
         )
     elif set(model.revision) == {"0"}:
         raise refuse(
@@ -105,7 +105,7 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
 
 
 def _check_not_meant_as_folder(key: str, model: Model) -> None:
-    """UserError if a path without a folder can only have meant one.
+    """Raise UserError if a path without a folder can only be meant as a folder.
 
     A hub id with its commit, sizes and stop id is complete. Without a commit it cannot be loaded,
     and a path below a folder that exists is more likely a typing mistake than a hub id.
@@ -138,7 +138,7 @@ def _no_folder(key: str, path: str) -> UserError:
     if not path.startswith((".", "/", "~")):
         expected += ", or a hub id with its revision: COMMIT, shape and eos"
     expected += did_you_mean(path, beside)
-    # A copied runs folder has results and no models; a newcomer asks for a table, not for a sweep.
+    # A copied runs folder has results and no models: its user wants a table and not a sweep.
     for results in sorted(default_runs().glob("results/*/experiment.yaml"))[:1]:
         expected += f"; trb table {results.parent} shows finished runs"
     return refuse(f"{key}.path", path, expected)

@@ -1,4 +1,4 @@
-"""The methods, one row each. A row defines its method completely; no other module treats methods apart.
+"""The methods, one row each. A row defines its method completely, and others treat all rows alike.
 
 The first seven are the paper's, in the order of its main table; rivals and controls follow, which
 `docs/methods.md` describes with their sources. `docs/add-a-method.md` adds another one.
@@ -86,9 +86,12 @@ def _temperature(meaning: str, symbol: str) -> Knob:
 # --- schedules ---
 
 
-def annealed_budget(epsilon0: float, horizon: int, step: int) -> float:
-    """ε_k = ε0(1 − k/K) for k < K, then exactly 0 (paper, Section 4.3)."""
-    return epsilon0 * (1 - step / horizon) if step < horizon else 0.0
+def annealed(start: float, horizon: int, step: int) -> float:
+    """A budget or weight that falls linearly to zero: start·(1 − k/K) for k < K, then exactly 0.
+
+    The KL budget ε_k of the trust region is one (paper, Section 4.3).
+    """
+    return start * (1 - step / horizon) if step < horizon else 0.0
 
 
 def annealed_temperature(tau0: float, horizon: int, step: int) -> float:
@@ -101,13 +104,8 @@ def annealed_veto(beta_start: float, total_steps: int, step: int) -> float:
     return beta_start * (1 - step / total_steps)
 
 
-def annealed(start: float, horizon: int, step: int) -> float:
-    """A weight of the teacher that falls linearly from `start` to exactly 0 over `horizon` steps."""
-    return start * (1 - step / horizon) if step < horizon else 0.0
-
-
 def falling_prefix(longest: int, horizon: int, step: int) -> int:
-    """Tokens that the teacher begins a response with: `longest` at step 0, falling to exactly 0.
+    """Length of the teacher's prefix of a response: `longest` at step 0, falling to exactly 0.
 
     m_k = round(M·½(1 + cos(πk/K))) for k < K, a cosine as in TrOPD (2606.01249).
     """
@@ -169,7 +167,7 @@ def _veto(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
 
 
 def _of_terms(*terms: Callable[[Knobs], Term]) -> Callable[[Knobs, Training, int, int], Objective]:
-    """The training's objective with other losses than the reverse KL at every token."""
+    """The training's objective with `terms` in place of the reverse KL at every token."""
 
     def objective(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
         return Objective(training.objective, terms=tuple(term(knobs) for term in terms))
@@ -303,9 +301,7 @@ METHODS: dict[str, Method] = {
             "epsilon0": _budget("KL budget of the first step, in nats.", r"$\varepsilon_0$"),
             "K": _steps("Steps over which the budget falls linearly to zero."),
         },
-        behavior=lambda knobs, step: within_ball(
-            annealed_budget(knobs["epsilon0"], knobs["K"], step)
-        ),
+        behavior=lambda knobs, step: within_ball(annealed(knobs["epsilon0"], knobs["K"], step)),
         axis="K",
         fades="K",
     ),

@@ -16,12 +16,8 @@ from orchestrator.experiment.shipped import setup_path
 from orchestrator.models.shipped import EXPERIMENTS
 
 OVERRIDE, DEFAULT = "override", "default"
-SHARED_PARTS = (
-    "engine",
-    "training",
-    "evaluation",
-    "probe",
-)  # an experiment's differences to each of its setups
+# Parts of a setup that an experiment may change, for all of its setups.
+SHARED_PARTS = ("engine", "training", "evaluation", "probe")
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,7 @@ def origin(key: Sequence[str], above: Sequence[Layer]) -> str:
 
 
 def _says(values: Any, key: Sequence[str]) -> bool:
+    """Whether the values give a key."""
     for part in key:
         if not isinstance(values, dict):
             return True  # a list or a scalar stands for all keys below it
@@ -76,6 +73,7 @@ def with_origin(error: UserError, path: Path, overrides: Sequence[str]) -> UserE
         own, setups = layers(path, overrides)
     except UserError:  # the error is about one of these files
         return error
+    # Without indices of lists, and without words as in `training.objective (with method veto)`.
     key = re.sub(r"\[\d+\]| .*", "", error.key)
     for name, layer in setups.items():
         parts = key.removeprefix(f"{name}.").split(".")

@@ -19,7 +19,7 @@ def in_full(given: Any) -> Any:
 def below(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
     """The keys of `lower` that stay when the placement `upper` is put over it.
 
-    GPUs by role replace a total that stands below them.
+    `role_gpus` in `upper` replace the total `gpus` of `lower`.
     """
     kept = dict(lower)
     if "role_gpus" in upper and "gpus" not in upper:

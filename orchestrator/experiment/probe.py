@@ -20,14 +20,12 @@ from orchestrator.grading.grader import GRADER_VERSION
 from orchestrator.models.identity import Models, digest, part
 from orchestrator.models.made_models import models_of
 
-BEHAVIORS = (
-    REFERENCE,
-    PROPOSED,
-)  # the probe compares these two, independently of the experiment's methods
+# The probe compares these two, independently of the experiment's methods.
+BEHAVIORS = (REFERENCE, PROPOSED)
 CONTINUERS: tuple[Owner, ...] = ("student", "teacher")
 LOGS = ("rollouts.jsonl", "continuations.jsonl")
 DOCUMENTS = ("example.json", "excerpts.json")
-PROMPTS_AT_ONCE = 16  # in one commit
+PROMPTS_AT_ONCE = 16  # prompts of one step, which ends with a commit
 
 
 def probe_unit(experiment: Experiment, name: str, runs: Path | None = None) -> Unit:

@@ -40,11 +40,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
                 f"{path}{where}: '\\t': expected spaces, since YAML takes no tab there"
             ) from None
         raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
-    except (
-        OmegaConfBaseException,
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: a number of thousands of digits
+    except (OmegaConfBaseException, OSError, ValueError) as error:
+        # A ValueError comes from a number of thousands of digits, for example.
         raise UserError(f"{path}: {_first_line(error)}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: {type(raw).__name__}: expected a mapping of keys to values")
@@ -55,18 +52,13 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """`training.steps=20` and the like as a mapping of mappings. UserError names the override."""
     _check_overrides(overrides)
     try:
-        return cast(
-            dict[str, Any],
-            OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)), resolve=True),
-        )
+        parsed = OmegaConf.from_dotlist(list(overrides))
+        return cast(dict[str, Any], OmegaConf.to_container(parsed, resolve=True))
     except RecursionError:
         raise refuse("override", " ".join(overrides), TOO_DEEP) from None
     except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
-        raise refuse(
-            "override",
-            " ".join(overrides),
-            f"key=value, with a value in YAML ({_first_line(error)})",
-        ) from None
+        right = f"key=value, with a value in YAML ({_first_line(error)})"
+        raise refuse("override", " ".join(overrides), right) from None
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:
@@ -75,6 +67,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
     before = ""
     for item in overrides:
         key, equals, _ = item.partition("=")
+        # Without quotes, the shell splits `seeds=[0, 1]` at its blank into two words.
         if before.count("[") > before.count("]") or before.count("{") > before.count("}"):
             raise refuse(
                 "override", before, f"with the words after it in quotes: '{before} {item}'"
@@ -98,12 +91,13 @@ def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        merged[key] = (
-            merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
     return merged
 
 
 def from_here(path: Path) -> str:
-    """A path as people see it: below the working folder without that folder."""
+    """A path for people: relative to the working folder if it lies below that folder."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -35,23 +35,24 @@ def resolved_text(experiment: Experiment, digests: Mapping[str, str]) -> str:
             methods[name][PLACEMENT_KEY] = asdict(experiment.placements[name])
         if name in experiment.method_seeds:
             methods[name][SEEDS_KEY] = experiment.method_seeds[name]
-    document = {
+    document: dict[str, Any] = {
         **digests,
         "name": experiment.name,
         "setups": {name: asdict(setup) for name, setup in experiment.setups.items()},
         "methods": methods,
         "seeds": experiment.seeds,
-        **({"confirm": asdict(experiment.confirm)} if experiment.confirm.seeds else {}),
-        "data_dir": experiment.data_dir,
-        "runtime": asdict(experiment.runtime),
     }
+    if experiment.confirm.seeds:
+        document["confirm"] = asdict(experiment.confirm)
+    document["data_dir"] = experiment.data_dir
+    document["runtime"] = asdict(experiment.runtime)
     return HEAD + yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True, width=120)
 
 
 def without_digests(raw: dict[str, Any]) -> dict[str, Any]:
     """The keys of an experiment file, which may be a resolved one.
 
-    A data folder of another machine that this machine lacks is dropped, so that TRB_DATA_DIR
+    It may name a data folder that this machine lacks. The key is then null, and TRB_DATA_DIR
     decides.
     """
     if "digest" not in raw:

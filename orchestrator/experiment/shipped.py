@@ -57,12 +57,16 @@ def names_experiment(word: str) -> bool:
 
 def known_setups(beside: Path | None = None) -> list[str]:
     """Names of the usable setups: those beside the experiment file, and the shipped ones."""
-    return sorted({p.stem for folder in _setup_folders(beside) for p in folder.glob("*.yaml")})
+    names: set[str] = set()
+    for folder in _setup_folders(beside):
+        for path in folder.glob("*.yaml"):
+            names.add(path.stem)
+    return sorted(names)
 
 
 def _setup_folders(beside: Path | None) -> list[Path]:
-    own = [beside.resolve().parent / "setups"] if beside else []
-    return [*own, SETUPS]
+    """The folders of setups, the user's own first."""
+    return [beside.resolve().parent / "setups", SETUPS] if beside else [SETUPS]
 
 
 def setup_path(name: str, beside: Path | None) -> Path:

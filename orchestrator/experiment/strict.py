@@ -21,10 +21,8 @@ from orchestrator.errors import (
 from orchestrator.rules import BROKEN_RULE, SIGNS, Entry, entries, entry, number
 
 EXAMPLES = {"methods": ", for example {vanilla: {}, skd: {K: [4, 16], tau_T: [0.6]}}"}
-RENAMED = {
-    "engine.rollout": "engine.sampler",
-    "engine.learner": "engine.trainer",
-}  # keys of earlier versions
+# Keys of earlier versions.
+RENAMED = {"engine.rollout": "engine.sampler", "engine.learner": "engine.trainer"}
 UNKNOWN = ("unexpected_keyword_argument", "invalid_key")
 
 
@@ -49,12 +47,14 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _refusal(kind: Any, error: ErrorDetails, key: str) -> UserError:
     """The project's one line for an error of pydantic in a value of the type `kind` at `key`."""
+    # Follow pydantic's path from the whole to the value: `place` declares the value at the end of
+    # it, and `around` the dataclass or mapping that contains that value.
     place = around = entry(kind)
     for part in error["loc"]:
         around = place
         if typing.get_origin(place.kind) is list:
             key = f"{key}[{part}]"
-        elif part != "[key]":  # as pydantic calls the key of a mapping itself
+        elif part != "[key]":  # pydantic's name for a wrong key of a mapping
             key = f"{key}.{part}" if key else str(part)
         if place.section is not None:
             place = entries(place.section).get(str(part), Entry(Any))
@@ -106,7 +106,7 @@ def _listed(key: str, raw: Any) -> str:
 
 
 def _unknown_key(schema: type, key: str, name: str) -> UserError:
-    """The error of a key that a dataclass lacks, with the place or the word that was meant."""
+    """The error of a key that a dataclass lacks; it suggests another place or another word."""
     if key in RENAMED:
         return UserError(f"{key}: unknown key: expected {RENAMED[key]}, as it is called now")
     inside = next(_places(schema, name), None)

@@ -47,10 +47,12 @@ class Unit(OfKind):
     @property
     def label(self) -> str:
         """Method and knobs for people: `TRB epsilon0=0.05 K=12`."""
-        name = method_label(BASE if self.is_untrained else self.method or self.kind)
+        label = method_label(BASE if self.is_untrained else self.method or self.kind)
         if self.is_supervised:
-            name = SUPERVISED_STAGE
-        return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
+            label = SUPERVISED_STAGE
+        for knob, value in self.knobs.items():
+            label += f" {knob}={value:g}"
+        return label
 
 
 Setting = list[Unit]  # units that differ in nothing but the seed
@@ -70,8 +72,8 @@ class _Pair:
 def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
     """Make all units of `experiment`; each unit comes after the units that it depends on.
 
-    `runs` is the folder in which embedded models are made: their weights are in the ids. Without
-    it, and before they are made, units of such setups are `provisional`.
+    `runs` is the folder in which embedded models are made, whose weights are a part of the ids.
+    Without it, and before these models are made, units of such setups are `provisional`.
     """
     units: list[Unit] = []
     for name, setup in experiment.setups.items():
@@ -138,10 +140,14 @@ def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
 
 
 def sampled_steps(unit: Unit, setup: Setup) -> set[int]:
-    """Training steps that keep rollouts token by token: the first, and the last before each
-    checkpoint. A behavior that asks the teacher does so at first.
+    """Training steps whose rollouts are kept: the first, and the last before each checkpoint.
+
+    The first is among them, since a behavior that fades asks the teacher most at its beginning.
     """
-    return {0, *(step - 1 for step in checkpoint_steps(unit, setup))}
+    steps = {0}
+    for checkpoint in checkpoint_steps(unit, setup):
+        steps.add(checkpoint - 1)
+    return steps
 
 
 def _base_eval(pair: _Pair, placement: Placement) -> Unit:
@@ -209,5 +215,7 @@ def _trial(
 
 
 def _id(words: list[str], knobs: dict[str, Any], seed: int, identity: dict[str, Any]) -> str:
-    values = [f"{knob}={value:g}" for knob, value in knobs.items()]
-    return "-".join([*words, *values, f"s{seed}", digest(identity)])
+    parts = list(words)
+    for knob, value in knobs.items():
+        parts.append(f"{knob}={value:g}")
+    return "-".join([*parts, f"s{seed}", digest(identity)])

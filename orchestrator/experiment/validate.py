@@ -114,7 +114,7 @@ def _check_engine(setup: Setup) -> None:
 
 
 def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
-    """Check that the engine that blends can draft as many tokens in a round as are asked for."""
+    """Check that the engine that blends can draft `drafted` tokens in a round."""
     sampler = catalog.sampler_of(setup.engine.sampler, teacher_decodes=True)
     most = catalog.ENGINES[sampler].longest_draft
     if drafted is not None and most is not None and drafted > most:
@@ -182,7 +182,7 @@ def _check_devices(key: str, engine: str, able: list[str], count: int) -> None:
 def _check_origin(key: str, model: Model) -> None:
     """Check that a model is either loaded, in a known version, or made."""
     if (model.path is None) == (model.recipe is None):
-        raise UserError(f"{key}: exactly one of path (with revision) and recipe")
+        raise UserError(f"{key}: expected exactly one of path (with revision) and recipe")
     if model.path is None or re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):
         return
     raise refuse(
@@ -191,7 +191,7 @@ def _check_origin(key: str, model: Model) -> None:
 
 
 def _check_given(key: str, sizes: Shape | Vocabulary) -> None:
-    """Check that no size is left open: a setup gives it, or a local folder has completed it."""
+    """Check that each size has a value, from the setup or from a model in a local folder."""
     for name, declared in entries(type(sizes)).items():
         if declared.rule and not getattr(sizes, name):
             right = f"{declared.describe()}; only a model in a local folder can leave it out"

@@ -38,9 +38,11 @@ from orchestrator.liveness.processes import group_members
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 0.5  # between two looks of a child at its parent, and at its own work
-EXITS_WITHIN_S = 1.0  # a process that has closed its connection
-ENDS_WITHIN_S = 10.0  # a killed group; a driver may hold a process of it for longer
-PRINTED_BYTES = 20_000  # a traceback of an engine's process comes before two of its parents'
+EXITS_WITHIN_S = 1.0  # time for a process that has closed its connection
+ENDS_WITHIN_S = 10.0  # time for a killed group; a GPU's driver may hold one of its processes longer
+PRINTED_BYTES = (
+    20_000  # for the traceback of an engine's process, and those of two parents after it
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class ChildFailed(RuntimeError):
     """A call raised `error` in a child; `story` is the traceback there."""
 
     def __init__(self, error: Exception, story: str):
-        super().__init__(error, story)  # which a pickle makes it from
+        super().__init__(error, story)  # the arguments with which pickle makes it again
         self.error, self.story = error, story
 
     def __str__(self) -> str:
@@ -76,10 +78,10 @@ class ChildLost(RuntimeError):
 
 
 class Child:
-    """A process, `python -m module`, and the connection to it. `name` stands for it in messages.
+    """A process, `python -m module`, and the connection to it. Messages call it `name`.
 
-    `environment` is added to this process's. What the child prints goes where this process prints,
-    or into `output`, a file that can be read.
+    `environment` is added to the environment of this process. The child prints where this process
+    does, or into `output`, a file that can be read.
     """
 
     def __init__(
@@ -91,9 +93,11 @@ class Child:
     ):
         self.name, self._output = name, output
         here, there = socket.socketpair()
-        folders = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        folders = [str(ROOT)]
+        if own := os.environ.get("PYTHONPATH"):
+            folders.append(own)
         paths = {"PYTHONPATH": os.pathsep.join(folders)}
-        # -P: a stray sympy.py in the current folder must not be imported.
+        # -P, so that Python does not import a stray sympy.py from the current folder.
         command = [sys.executable, "-P", "-m", module, str(there.fileno()), str(os.getpid())]
         with there:
             self._process = subprocess.Popen(
@@ -235,9 +239,9 @@ class Parent:
     def _watch(self) -> None:
         """Give signs of life; end the group once the parent is gone, even if this process hangs.
 
-        The kernel gives a process another parent as soon as its own is gone. Its signal for that
-        (PR_SET_PDEATHSIG) will not do: it also comes when only the parent's thread ends that
-        started the process.
+        The kernel gives a process another parent as soon as its own is gone. The kernel's signal
+        for that (PR_SET_PDEATHSIG) does not serve, since it also comes when the parent goes on and
+        only its thread that started the process has ended.
         """
         done = pulse.pieces()
         while os.getppid() == self._pid:
@@ -253,7 +257,7 @@ def serve(open_child: Callable[[Any, Parent], Callable[[Any], Any] | None]) -> N
     """Serve the process that started this one, until it closes the connection or is gone.
 
     `open_child(call, parent)` answers the first call, and returns the function that answers the
-    later ones; None where the first is the only one. Either may send the parent messages.
+    later ones; None if the first call is the only one. Both functions may send messages.
     """
     parent = Parent(int(sys.argv[1]), int(sys.argv[2]))
     answer: Callable[[Any], Any] | None = None

@@ -1,10 +1,11 @@
 """Ends a sweep's private Ray cluster when the driver is gone, from a process beside the driver.
 
-Ray 2.60 ends its processes too when their driver was killed, but takes a minute for that, in which
-trials go on and keep their leases (61 s until the last one, against less than a second with this
-process). The kernel tells this process at once, since its parent changes. It kills Ray processes
-that name the cluster's scratch folder on their command line, their descendants, and processes that
-the driver itself had started; nothing else. Then it removes the scratch folders.
+Ray 2.60 ends the processes of a killed driver only after a minute, in which trials go on and keep
+their leases: 61 s passed until the last one ended, against less than a second with this process.
+The end of its standard input, which the driver holds, tells it at once that the driver is gone. It
+then kills the Ray processes that name the cluster's scratch folder on their command line, their
+descendants, and the processes that the driver itself started, and nothing else. Last it removes the
+scratch folders.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from orchestrator.liveness.scratch import remove_abandoned
 
 MODULE = "orchestrator.liveness.driver_death"
 POLL_S = 0.5
-REMEMBER_EVERY = 2  # polls: processes whose parent dies first are known by then
+REMEMBER_EVERY = 2  # polls; a process whose parent died first is known only if it was listed before
 ENDED_WITHIN_S = 30.0
 OVER = b"over"  # the last word of a driver whose sweep has ended
 
 
 @contextmanager
 def ends_with_driver(scratch: Path) -> Iterator[None]:
-    """No process of a cluster in the folder `scratch` outlives this process, however it ends."""
+    """Let no process of the cluster in `scratch` outlive this process, however this one ends."""
     if not Path("/proc/self/stat").exists():
         yield  # not Linux: Ctrl-C and SIGTERM clean up, SIGKILL does not
         return
@@ -58,9 +59,9 @@ def main(driver: int, scratch: Path) -> None:
             alive = processes()
             cluster |= members(alive, scratch, None)
             everything |= members(alive, scratch, driver)
-    # A driver that goes on keeps its other processes. The kernel closes the files of a killed
-    # driver before it gives this process another parent: for a moment only the end of standard input shows
-    # that the driver is gone.
+    # A driver that wrote OVER goes on, and keeps its processes outside of the cluster. The kernel
+    # closes the files of a killed driver before it gives this process another parent: for a moment
+    # only the end of standard input without OVER shows that the driver is gone.
     gone = os.getppid() != driver or sys.stdin.buffer.read(len(OVER)) != OVER
     known = everything if gone else cluster
     deadline = time.monotonic() + ENDED_WITHIN_S
@@ -92,16 +93,17 @@ def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set
     """
     others = dict(alive)
     others.pop(os.getpid(), None)
-    named = set()
+    named: set[Process] = set()
+    ancestors = set() if driver is None else {driver}
     for process in others.values():
         if _names(process.pid, scratch):
             named.add(process)
-    ancestors = {process.pid for process in named} | ({driver} if driver is not None else set())
+            ancestors.add(process.pid)
     return named | descendants(ancestors, others.values())
 
 
 def _names(pid: int, scratch: Path) -> bool:
-    """Whether a process is one of Ray's that was told to use the folder."""
+    """Whether the command line of a process is one of Ray's and names the folder."""
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:

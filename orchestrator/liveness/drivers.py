@@ -21,7 +21,7 @@ LEASE, REQUEST = ".lease", ".stop"
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver that runs, and its lease."""
+    """A driver and the file of its lease."""
 
     holder: Holder
     path: Path
@@ -32,28 +32,28 @@ class Driver:
 
     @property
     def runs(self) -> bool:
-        """Whether it still does."""
+        """Whether it still runs."""
         return holder_of(self.path) == self.holder
 
 
 class Driving:
-    """This process drives the experiment of that name until `end`; each request calls `stop`."""
+    """Shows that this process drives the experiment `name`, until `end`. A request calls `stop`."""
 
     def __init__(self, runs: Path, name: str, stop: Callable[[], None]):
         folder = _folder(runs)
         self._lease = Lease(folder / f"{name}.{socket.gethostname()}.{os.getpid()}{LEASE}")
         self._request = self._lease.path.with_suffix(REQUEST)
-        self._request.unlink(missing_ok=True)  # to an earlier process with this number
+        self._request.unlink(missing_ok=True)  # was for an earlier process with this id
         self._stop, self._ended = stop, threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True, name="driver")
         self._thread.start()
 
     def end(self) -> None:
-        """Others no longer find this driver."""
+        """Give up the lease, so that `drivers_of` no longer lists this driver."""
         self._ended.set()
         self._thread.join()
         self._lease.release(remove=True)
-        self._answer()  # a request that came since the last look
+        self._answer()  # to a request that came since the last look
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -67,13 +67,13 @@ class Driving:
 
 def drivers_of(runs: Path, name: str) -> list[Driver]:
     """List the processes that drive the experiment of that name now."""
-    found = []
+    drivers = []
     for path in sorted(_folder(runs).glob(f"{name}.*{LEASE}")):
         holder = holder_of(path)
-        # Names may hold dots: `a.b` is not found where `a` is asked for.
+        # A name may hold dots: the pattern for `a` also matches the lease of `a.b`.
         if holder is not None and path.name == f"{name}.{holder.host}.{holder.pid}{LEASE}":
-            found.append(Driver(holder, path))
-    return found
+            drivers.append(Driver(holder, path))
+    return drivers
 
 
 def _folder(runs: Path) -> Path:

@@ -23,8 +23,10 @@ from orchestrator.liveness.pulse import BEAT_S, Beat, pulse_path, read_beat
 LOOK_S = BEAT_S
 STOPPED_LOOKS = 5  # 10 s: a debugger or an administrator may stop a process for a moment
 SILENT_LOOKS = 45  # 90 s: a thread of a busy process may get no turn for many seconds
-HANGS_AFTER_S = 900.0  # without progress; the limit is this or, if larger,
-HANGS_FACTOR = 20  # times the longest piece of work so far
+# A process hangs if its work makes no progress for HANGS_AFTER_S, and for HANGS_FACTOR times its
+# longest piece of work so far.
+HANGS_AFTER_S = 900.0
+HANGS_FACTOR = 20
 
 End = Callable[[str, Beat, str], None]
 
@@ -62,7 +64,7 @@ class Watchdog:
         return frozen
 
     def _reason(self, name: str) -> str | None:
-        """Reason to end the process of this work; None if it may go on."""
+        """The reason to end the process of this work; None if it may go on."""
         beat = read_beat(pulse_path(self._runs, name))
         if beat is None:
             self._watched.pop(name, None)

@@ -28,7 +28,7 @@ ANSWERS_WITHIN_S = 5.0
 # Opens an HTTP/2 connection, as gRPC does: a fixed text and an empty frame of settings. The server
 # answers with its settings.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-SETTINGS = 4
+SETTINGS = 4  # the type of such a frame
 
 
 class Servers(Protocol):
@@ -46,8 +46,8 @@ class Servers(Protocol):
 class OwnServers:
     """The servers of a private cluster; Ray's `node` reports their processes.
 
-    A server that was stopped or told to end can exist without answering, and its callers wait for
-    ever. So `lost` also asks the first server, at `address`.
+    A server that a signal has stopped or asked to end may still exist without answering, while its
+    callers wait for ever. So `lost` also asks the first server, at `address`.
     """
 
     def __init__(self, node: Any, address: str):
@@ -92,7 +92,8 @@ class Head:
 @contextmanager
 def watched(servers: Servers) -> Iterator[None]:
     """Raise ClusterDied within seconds of the loss of a server of the cluster."""
-    ended, lost = threading.Event(), list[str]()
+    ended = threading.Event()
+    lost: list[str] = []
 
     def look() -> None:
         while not ended.wait(LOOK_S):
@@ -108,7 +109,7 @@ def watched(servers: Servers) -> Iterator[None]:
                 return
 
     def hush(unraisable: Any) -> None:
-        """Silence Ray's objects, which complain when collected after their server is gone."""
+        """Silence Ray's objects, which raise when they are collected after their server is gone."""
         if not (
             getattr(unraisable.object, "__module__", "").startswith("ray")
             and (lost or servers.missed())
@@ -131,7 +132,7 @@ def watched(servers: Servers) -> Iterator[None]:
 
 
 def end_without(servers: Servers, end: Callable[[], None] | None = None) -> None:
-    """End this process, busy or not, once a server is gone: it could not report its work."""
+    """End this process once a server is gone, even if it is busy: it could not report its work."""
 
     def look() -> None:
         while not servers.lost():
@@ -163,6 +164,7 @@ def _speaks_grpc(connection: socket.socket) -> bool:
     connection.sendall(HELLO)
     answer = b""
     try:
+        # The head of a frame has nine bytes; the fourth is its type.
         while len(answer) < 9 and (more := connection.recv(9 - len(answer))):
             answer += more
     except OSError:

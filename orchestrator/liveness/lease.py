@@ -1,10 +1,11 @@
-"""One writer for each unit: a lock file beside the run directories, `.locks/<unit id>.lock`.
+"""Leases: one process at a time works on a unit, by the lock file `.locks/<unit id>.lock`.
 
-Between processes of one host the kernel's lock decides, and it goes with its process however that
-ends. Some shared file systems do not carry such a lock to other hosts. The holder therefore notes
-itself in the file and touches it every HEARTBEAT_S: a note of another host on a file that was
-touched within STALE_AFTER_S means that the unit is taken. The note of a host that died looks alive
-until then, which is why a sweep asks again for LEASE_PATIENCE_S.
+Claims on slices and the drivers of sweeps use leases, too. Between processes of one host the
+kernel's lock decides, which the kernel frees however its process ends. Some shared file systems do
+not carry such a lock to other hosts. The holder therefore notes itself in the file and touches it
+every HEARTBEAT_S: a note of another host on a file that was touched within STALE_AFTER_S means that
+the unit is taken. The note of a host that died looks alive until then, and a sweep therefore asks
+again for LEASE_PATIENCE_S.
 
 The heartbeat keeps other hosts out while the holder works. Two hosts that find a stale note in the
 same instant could both take it; only the lock, where the file system carries it, excludes that.
@@ -36,10 +37,10 @@ LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a lease; `started` tells it from a later process with its number.
+    """The process that holds a lease; `started` tells it from a later process with its id.
 
-    `attempt` counts the holders in a row that died without letting go, and this one. `space` is the
-    Linux namespace of the number `pid`: containers with their host's name have their own numbers.
+    `attempt` counts the holders in a row that died without releasing the lease, and this one.
+    `space` is the Linux namespace of `pid`: a container with its host's name has ids of its own.
     """
 
     host: str
@@ -53,12 +54,12 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process that can be looked up here, if it still runs."""
+        """Whether this process can look it up by its pid."""
         return self.on_this_host and self.space in (None, _space())
 
     @property
     def on_this_host(self) -> bool:
-        """Whether the kernel here knows its locks."""
+        """Whether this host's kernel holds its locks."""
         return self.host == socket.gethostname()
 
 
@@ -77,9 +78,9 @@ class Lease:
         if not take_lock(self._file, wait=False):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {_holder(path) or 'another process'}")
-        # With the lock in hand a note of this host is of a process that is gone. One of another
-        # host may be of a process whose lock does not reach here, so its heartbeat is asked, by the
-        # clock of the file system that stamps it.
+        # This process has the lock, so a process of this host that left a note is gone. A process
+        # of another host may still run, since its lock may not reach here: its heartbeat decides,
+        # by the clock of the file system that stamps it.
         holder = _holder(path)
         if holder and not holder.on_this_host and _beats(path, _file_system_time(path.parent)):
             self._file.close()
@@ -97,8 +98,8 @@ class Lease:
     def release(self, remove: bool = False) -> None:
         """Let others work on the unit. The note goes before the lock: no reader sees a past holder.
 
-        `remove` deletes the file, too. One process may have opened the deleted file while another
-        makes a new one, and then both hold the lease: `remove` is for work that may be done twice.
+        `remove` deletes the file, too. If one process has opened the deleted file while another
+        makes a new one, both hold the lease: `remove` is for work that may be done twice.
         """
         self._ended.set()
         if not self._file.closed:
@@ -116,9 +117,9 @@ class Lease:
 def holder_of(path: Path) -> Holder | None:
     """The process that holds the lease now, by its file; None also for a file of another form.
 
-    A process of this host is looked up. One of another host, or of another container, is believed
-    while it beats, by the clock that stamps its beats; by this host's only if the folder cannot be
-    written to.
+    A holder on this host is looked up. A holder on another host or in another container counts
+    while it beats, by the clock that stamps its beats; by this host's clock only if the folder
+    cannot be written to.
     """
     holder = _holder(path)
     if holder is None:
@@ -145,7 +146,7 @@ def _holder(path: Path) -> Holder | None:
 
 
 def _space() -> str | None:
-    """The namespace of this process's numbers, `pid:[4026531836]`; None on other systems."""
+    """The namespace of process ids here, `pid:[4026531836]`; None on systems other than Linux."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

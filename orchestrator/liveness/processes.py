@@ -16,7 +16,7 @@ from typing import IO, Any
 class Process:
     """A process of this machine; `born` tells it from a later one of the same id.
 
-    It stays the same when its parent dies and another process becomes its parent.
+    It stays equal to itself when its parent dies and another process becomes its parent.
     """
 
     pid: int
@@ -27,9 +27,9 @@ class Process:
 def take_lock(file: IO[Any], wait: bool) -> bool:
     """Take the exclusive lock of an open file; False if another process has it.
 
-    With `wait`, sleep until it is free; raises OSError if the file system knows no locks. The
-    kernel frees the lock when the file is closed, which any end of a process does: a lock file that
-    a killed process leaves behind locks nothing.
+    With `wait`, sleep until it is free, and raise OSError if the file system knows no locks;
+    without `wait` such a lock counts as taken. The kernel frees a lock when its file is closed,
+    which any end of a process does: a lock file that a killed process leaves behind locks nothing.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +87,7 @@ def group_members(group: int) -> list[int]:
     A zombie has ended once no thread of it is left: its files are closed by then, and a GPU's
     driver has let go of them.
     """
-    found = []
+    members = []
     for folder in Path("/proc").glob("[0-9]*"):
         fields = process_stat(int(folder.name))
         if fields is None or int(fields[2]) != group:
@@ -97,19 +97,19 @@ def group_members(group: int) -> list[int]:
         except OSError:  # gone by now
             continue
         if fields[0] not in "ZX" or threads > 1:
-            found.append(int(folder.name))
-    return found
+            members.append(int(folder.name))
+    return members
 
 
 def processes() -> dict[int, Process]:
     """All processes of this machine by id, without zombies; none without a `/proc`."""
-    found = {}
+    alive = {}
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         fields = process_stat(pid)
         if fields is not None and fields[0] != "Z":
-            found[pid] = Process(pid, int(fields[19]), int(fields[1]))
-    return found
+            alive[pid] = Process(pid, int(fields[19]), int(fields[1]))
+    return alive
 
 
 def descendants(ancestors: Iterable[int], alive: Iterable[Process]) -> set[Process]:

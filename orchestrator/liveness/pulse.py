@@ -3,8 +3,8 @@
 Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded,
 some rows read. Every BEAT_S seconds a thread of the process writes how long ago the last piece was
 done. A reader can thus tell a process that is stopped (no beats) from one that hangs (beats, but no
-work) and from one that is merely slow. Models come up within `loading`: that takes minutes, and
-says nothing of how long a piece of work may take.
+work) and from one that is merely slow. Models are loaded within `loading`: that takes minutes, and
+does not show how long a piece of work may take.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Beat:
 
 
 class _Work:
-    """The work of this process, which runs one unit at a time: one of these is enough."""
+    """The work of this process, which runs one unit at a time."""
 
     def __init__(self) -> None:
         self.pieces = 0
         self.last = time.monotonic()
         self.longest = 0.0
-        self.loading = 0  # how many `loading` are open, one in the other
+        self.loading = 0  # how many `loading` blocks are open, one inside the other
 
 
 _work = _Work()
 
 
 def advance() -> None:
-    """A piece of work is done."""
+    """Note that a piece of work is done."""
     now = time.monotonic()
     _work.pieces += 1
     if not _work.loading:
@@ -62,9 +62,9 @@ def advance() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Models are loaded in the body: its pieces are work, but none counts as the longest."""
+    """While the body loads models, its pieces are signs of life, but none counts as the longest."""
     advance()
-    work = _work
+    work = _work  # kept, since a `Pulse` that begins in the body replaces it
     work.loading += 1
     try:
         yield
@@ -92,7 +92,7 @@ class Pulse:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the beats: the unit is done with, or its end is noted elsewhere."""
+        """End the beats and remove their file, so that the watchdog expects no more of them."""
         self._ended.set()
         self._thread.join()
         self._path.unlink(missing_ok=True)
@@ -103,9 +103,14 @@ class Pulse:
 
     def _beat(self) -> None:
         self._number += 1
-        idle, pid = time.monotonic() - _work.last, os.getpid()
         beat = Beat(
-            socket.gethostname(), self._node, pid, born(pid) or 0, self._number, idle, _work.longest
+            host=socket.gethostname(),
+            node=self._node,
+            pid=os.getpid(),
+            born=born(os.getpid()) or 0,
+            number=self._number,
+            idle_s=time.monotonic() - _work.last,
+            longest_s=_work.longest,
         )
         scratch = self._path.with_name(f".{self._path.name}.tmp")
         # A file system may be away for a moment. The work itself will fail if it stays away.
@@ -115,7 +120,7 @@ class Pulse:
 
 
 def pulse_path(runs: Path, unit_id: str) -> Path:
-    """Where the process of a unit leaves its beats."""
+    """The file of the beats of a unit's process."""
     return runs / ".locks" / f"{unit_id}.pulse"
 
 

@@ -13,8 +13,9 @@ Device = Literal["GPU", "core"]
 
 def device_of(study: Study) -> Device:
     """The device whose hours an experiment counts: GPUs, or cores where no unit uses a GPU."""
-    placements = [study.experiment.runtime.placement, *(unit.placement for unit in study.units)]
-    return "GPU" if any(placement.gpus for placement in placements) else "core"
+    shared = study.experiment.runtime.placement
+    uses_gpus = shared.gpus or any(unit.placement.gpus for unit in study.units)
+    return "GPU" if uses_gpus else "core"
 
 
 def devices_of(placement: Placement, device: Device) -> float:
@@ -23,8 +24,9 @@ def devices_of(placement: Placement, device: Device) -> float:
 
 
 def hours_spent(study: Study) -> float:
-    """Device-hours of all work that was clocked in the directories of a study."""
-    device, seconds = device_of(study), 0.0
+    """Device-hours of all work that was clocked in the run directories of a study."""
+    device = device_of(study)
+    seconds = 0.0
     evaluators = devices_of(study.experiment.runtime.placement.of_evaluator, device)
     for unit in study.units:
         training, evaluating = seconds_spent(study.reader(unit))

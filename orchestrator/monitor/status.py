@@ -37,7 +37,7 @@ from orchestrator.selection.study import Study
 class Session:
     """Facts that only the driver knows.
 
-    It `started` at a time of the monotonic clock, after `trials_before` were done.
+    The driver `started` at a time of the monotonic clock, when `trials_before` were done already.
     """
 
     started: float
@@ -45,14 +45,14 @@ class Session:
     cluster: Mapping[str, float]  # CPU, GPU → how many there are
 
     def pace(self, statuses: Sequence[UnitStatus]) -> tuple[float, float | None]:
-        """Seconds since its start, and trials that it ends in an hour, None before the first."""
+        """Seconds since the start, and finished trials per hour; None before the first finishes."""
         elapsed = time.monotonic() - self.started
         finished = sum(s.is_trial and s.state == "done" for s in statuses) - self.trials_before
         return elapsed, 3600 * finished / elapsed if finished > 0 and elapsed else None
 
 
 def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
-    """Seconds that the rest of a sweep takes on CPUs and GPUs of its own; None while unknown."""
+    """Seconds that the rest of a sweep takes alone on the CPUs and GPUs of `cluster`, if known."""
     return overview(study, Session(time.monotonic(), 0, cluster)).seconds_left_range
 
 
@@ -60,9 +60,9 @@ def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
 class FamilyStatus:
     """The trials of one method in one setup, or the untrained student.
 
-    `states` counts its units by state. `score` is the mean over seeds and benchmarks in [0, 1] of
-    the best checkpoint, that after `step` in `setting`; all None before all seeds of a setting have
-    a checkpoint.
+    `states` counts its units by state. The best checkpoint is that of `setting` after `step` steps,
+    and `score`, in [0, 1], is its mean over seeds and benchmarks. All three are None until every
+    seed of a setting has a checkpoint with scores.
     """
 
     setup: str
@@ -77,14 +77,13 @@ class FamilyStatus:
 class Overview:
     """All units, and the sweep as a whole. `used` and `cluster` count CPUs and GPUs.
 
-    `seconds_left` and their `seconds_left_range` say how long the sweep still takes on the devices
-    that work on it now; None while unknown, or while nothing runs. Device-hours are hours of the
-    `device`, which is `GPU`, or `core` where no unit uses a GPU: the hours spent so far, and an
-    estimate of the hours left, None while unknown. Estimates are `calibrated` while they rest on
-    what `trb calibrate` measured on the card. `tokens_a_second` are those that the units in
-    training sample together, None while none does. `driven`: whether a `trb submit` or a worker is
-    at work. `to_confirm` counts units that will confirm open families; they are not among the units
-    yet.
+    `seconds_left` and its `seconds_left_range` estimate how long the sweep still takes on the
+    devices that work on it now; None while unknown, or while nothing runs. Device-hours are hours
+    of the `device`, which is `GPU`, or `core` if no unit uses a GPU. `device_hours_left` is None
+    while unknown. Estimates are `calibrated` while they rest on the measurements of `trb calibrate`
+    on the card. `tokens_a_second` counts the tokens that all trials in training sample together;
+    None while none does. The sweep is `driven` while a `trb submit` or a worker is at work.
+    `to_confirm` counts the units that will confirm open families and are not among `units` yet.
     """
 
     units: list[UnitStatus]
@@ -127,13 +126,20 @@ class _FamilyView:
     def status(self, states: Mapping[str, str]) -> FamilyStatus:
         """The family by the `states` of the units."""
         first = self.settings[0][0]
-        counts = Counter(states[unit.id] for unit in itertools.chain(*self.settings))
+        counts = Counter[str]()
+        for setting in self.settings:
+            for unit in setting:
+                counts[states[unit.id]] += 1
         label = method_label(first.method or BASE)
         if self.best is None:
             return FamilyStatus(first.setup, label, counts)
-        setting = self.best.setting[0].label.removeprefix(label).strip()
         return FamilyStatus(
-            first.setup, label, counts, float(self.best.mean), setting, self.best.step
+            setup=first.setup,
+            label=label,
+            states=counts,
+            score=float(self.best.mean),
+            setting=self.best.setting[0].label.removeprefix(label).strip(),
+            step=self.best.step,
         )
 
 
@@ -145,8 +151,8 @@ def collect(study: Study) -> list[UnitStatus]:
 def overview(study: Study, session: Session | None = None) -> Overview:
     """Status of each unit, in the order of `units`, and of the sweep; safe while it runs.
 
-    A unit with damaged files is `damaged`. The best checkpoint of its family is unknown then, and
-    so is the time left.
+    A unit with damaged files is `damaged`. The best checkpoint of its family and the time left are
+    then unknown.
     """
     study = study.snapshot()
     damaged = damaged_units(study)
@@ -155,7 +161,8 @@ def overview(study: Study, session: Session | None = None) -> Overview:
     sound = [unit for unit in study.units if not damaged.keys() & {unit.id, *unit.depends_on}]
     made = _overview(study.with_units(sound), session)
     known = {s.id: s for s in made.units}
-    statuses, open_families = [], set()
+    statuses: list[UnitStatus] = []
+    open_families: set[tuple[str, str]] = set()
     for unit in study.units:
         if unit.id in known:
             statuses.append(known[unit.id])
@@ -183,7 +190,8 @@ def _overview(study: Study, session: Session | None) -> Overview:
         wanted |= family.wants
         if family.later:
             later |= dict.fromkeys(family.candidates, family.later)
-    seconds, claims = study_seconds(study), Claims(study.runs)
+    seconds = study_seconds(study)
+    claims = Claims(study.runs)
     statuses: list[UnitStatus] = []
     jobs: list[Left | None] = []
     held: list[Held] = []
@@ -198,11 +206,13 @@ def _overview(study: Study, session: Session | None) -> Overview:
     to_confirm = unconfirmed_units(study)
     jobs += _later_jobs(study, families, to_confirm, seconds)
     known = [job for job in jobs if job is not None]
-    evaluator, device = study.experiment.runtime.placement.of_evaluator, device_of(study)
+    evaluator = study.experiment.runtime.placement.of_evaluator
+    device = device_of(study)
     running = any(s.state == "running" for s in statuses)
-    used, cluster = _used(study, statuses, held), session.cluster if session else {}
+    used = _used(study, statuses, held)
+    cluster = session.cluster if session else {}
     seconds_left = hours_left = None
-    # A sweep with one job of an unknown cost has no estimate: the others would stand for all.
+    # A single job of unknown cost leaves the sweep without an estimate, which would be too low.
     if len(known) == len(jobs):
         hours_left = device_hours(known, evaluator, device)
         if running or (session and jobs):
@@ -229,7 +239,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
 
 
 def _family_view(study: Study, family: Family) -> _FamilyView:
-    """A family now. While it is open, its best checkpoint so far would be sampled again."""
+    """The view of a family; until it is settled, its best checkpoint so far counts as selected."""
     setup = study.setup_of(family[0][0])
     now = family_state(study, family)
     best = selection.best_of(selection.scored_checkpoints(study, family))
@@ -242,8 +252,8 @@ def _family_view(study: Study, family: Family) -> _FamilyView:
         return _FamilyView(family, now.wants, best)
     rescored = {unit.id for unit in best.setting} if best else set()
     for setting in family:
-        # The last samples of the last seed may make a setting of several seeds the best one, so no
-        # unit of it is done before.
+        # The last samples of its last seed may make a setting of several seeds the best one. Until
+        # they are taken, all its units may still be rescored.
         if len(setting) > 1 and any(
             unit.id in now.wants or not study.reader(unit).trained for unit in setting
         ):
@@ -257,9 +267,9 @@ def _later_jobs(
     to_confirm: Sequence[Unit],
     seconds: StudySeconds,
 ) -> list[Left | None]:
-    """List the work of runs that will confirm open families, and of families once they are trained.
+    """The later work: confirming runs of open families, and samples of families once trained.
 
-    None stands for work of an unknown cost.
+    None is work of an unknown cost.
     """
     jobs: list[Left | None] = []
     for unit in to_confirm:

@@ -32,9 +32,9 @@ Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or res
 
 @dataclass(frozen=True)
 class Left:
-    """Seconds that are left of a unit's training, in one process, and of sampling its checkpoints.
+    """Seconds left of a unit's training in one process, and of sampling its checkpoints.
 
-    The sampling is that of one evaluator that takes it all.
+    `sampling` is the time of a single evaluator that takes all samples.
     """
 
     unit: Unit
@@ -52,16 +52,17 @@ def work_left(
 ) -> Work:
     """Steps and responses that a unit still needs; `step` is the one that comes next.
 
-    `missing` are the responses that its present checkpoints lack; those of checkpoints to come are
-    added. A unit that `confirms` has a single checkpoint evaluated, in full.
+    `missing` counts the responses that its present checkpoints lack. The responses to checkpoints
+    to come are added. A unit that `confirms` has a single checkpoint evaluated, in full.
     """
-    setup, work = experiment.setups[unit.setup], Counter[str]()
+    setup = experiment.setups[unit.setup]
     evaluation = setup.evaluation
+    work = Counter[str]()
     if not run.trained:
         work[BLENDED], work[PLAIN] = steps_left(unit, step)
         made = run.next_step // setup.training.checkpoint_every
         if run.next_step >= unit.steps:
-            made = unit.steps
+            made = unit.steps  # more than it can have: no checkpoint is to come
         to_come = max(0, checkpoints_evaluated(unit, setup) - made) if unit.is_trial else 0
         of_each = samples_at_once(evaluation, unit)
         if confirms:
@@ -76,10 +77,11 @@ def work_left(
 def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario = "mid") -> Work:
     """Responses that a family gets once it is trained: the later rungs of its race, fresh samples.
 
-    How many a race takes is expected; `scenario` chooses the estimate.
+    The number that a race takes is an estimate, which `scenario` chooses.
     """
     unit, seeds = family[0][0], len(family[0])
-    setup, work = experiment.setups[unit.setup], Counter[str]()
+    setup = experiment.setups[unit.setup]
+    work = Counter[str]()
     candidates = family_size(family, setup)
     for benchmark, responses in evaluation_generations(setup).items():
         at_once = samples_at_once(setup.evaluation, unit)[benchmark]
@@ -105,7 +107,8 @@ def left_of(unit: Unit, work: Work, seconds: StudySeconds) -> Left | None:
 
 def left_once_trained(experiment: Experiment, family: Family, seconds: StudySeconds) -> Left | None:
     """The time that evaluators sample a family after its last training; None while unknown."""
-    unit, sampling = family[0][0], {}
+    unit = family[0][0]
+    sampling: dict[Scenario, float] = {}
     for scenario in SCENARIOS:
         left = left_of(unit, work_once_trained(experiment, family, scenario), seconds)
         if left is None:
@@ -117,7 +120,7 @@ def left_once_trained(experiment: Experiment, family: Family, seconds: StudySeco
 def sweep_seconds(
     jobs: Sequence[Left], evaluator: Placement, capacity: Mapping[str, float]
 ) -> Range | None:
-    """How long the jobs take on CPUs and GPUs that are kept busy; None where there are none.
+    """How long the jobs take on CPUs and GPUs that are kept busy; None without CPUs and GPUs.
 
     A unit trains in one process as soon as the units that it depends on are trained. Everything
     else runs side by side, as far as the `capacity` (CPU, GPU → how many) goes.

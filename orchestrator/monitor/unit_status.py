@@ -30,11 +30,12 @@ STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "wait
 class UnitStatus(OfKind):
     """`state` is one of STATES; `score` is the best mean pass@1 so far, in [0, 1], at `best_step`.
 
-    `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for.
-    `doing` says the same to people in at most `LONGEST` letters, for example `evaluating 640 left`,
-    which are responses. `seconds_left` is that of a running unit, `seconds_needed` that of every
-    unit that is not done, both None while unknown. The latest score is that of the checkpoint that
-    was evaluated last.
+    `phase` is the present work of the unit, or the work for which it waits: `training`,
+    `evaluating` or `rescoring`, and for a unit that starts a phase of `records.columns` before
+    these. `doing` describes it to people in at most `LONGEST` letters, for example
+    `evaluating 640 left`, which counts responses. `seconds_left` is known for running units alone,
+    `seconds_needed` for all units that are not done; both are None while unknown. `latest_score` is
+    the score of the latest checkpoint that has one, after `latest_step` steps.
     """
 
     id: str
@@ -91,8 +92,9 @@ class UnitStatus(OfKind):
 class UnitView:
     """A unit at one moment, of which evaluators sample the `claimed` slices.
 
-    `wanted` are the samples that it lacks now. Once its family is trained it may want more: `later`
-    is EVALUATING or RESCORING then, else None.
+    `wanted` has the evaluations that lack samples now, with the number of samples of each problem
+    that they need. `later` is EVALUATING or RESCORING if the unit may need more samples once its
+    family is trained, else None.
     """
 
     study: Study
@@ -124,8 +126,9 @@ class UnitView:
 
     @cached_property
     def phase(self) -> str | None:
-        """The phase of a running unit, or what another one waits for."""
+        """The phase of a running unit, or the phase for which another one waits."""
         if self.state == "running":
+            # An attempt notes its phase. Evaluators leave no note, but claims on slices.
             if self.run.running or not self.claimed:
                 return self.note.name or None if self.note else None
             fresh = self.study.fresh_evaluation_ids(self.unit.setup).values()
@@ -197,17 +200,19 @@ class UnitView:
         return lacking
 
     def left(self, seconds: StudySeconds) -> Left | None:
-        """The work that is left; None while a part of it is unknown."""
+        """The time that the remaining work takes; None while the cost of a part is unknown."""
         work = work_left(
             self.study.experiment, self.unit, self.run, self.step, self.lacking, self.confirms
         )
         return left_of(self.unit, work, seconds)
 
     def status(self, left: Left | None) -> UnitStatus:
-        """The facts of the unit, of which so much work is `left`."""
-        run, unit, running = self.run, self.unit, self.state == "running"
+        """The status of the unit, of which `left` is the remaining work."""
+        run, unit = self.run, self.unit
+        running = self.state == "running"
         _, last = run.last_metrics()
-        ids = [*self.study.evaluation_ids(unit.setup, FRESH if self.confirms else 0).values()]
+        repetition = FRESH if self.confirms else 0
+        ids = list(self.study.evaluation_ids(unit.setup, repetition).values())
         scores = selection.trajectory(run, ids) if unit.has_scores else {}
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
@@ -238,10 +243,7 @@ class UnitView:
 
 
 def tokens_a_second(run: RunReader) -> float | None:
-    """Tokens of rollouts that a unit samples in a second of sampling; None before its first step.
-
-    Only its latest steps count.
-    """
+    """Tokens per second of sampling rollouts, over a unit's latest steps; None before its first."""
 
     def seconds_of_rollouts() -> list[tuple[int, float]]:
         latest = list(kept_steps(run).items())[-RECENT:]

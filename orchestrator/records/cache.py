@@ -1,9 +1,8 @@
 """Caches values computed from a unit's files, so that only changed files are read again.
 
 `runs/.index/<unit id>.json` holds each value beside the stamp of the file that it was computed
-from, and it counts only while the file has that stamp. Nothing else rests on these files: a damaged
-one is taken as empty, they can be removed at any time, and a read-only folder is looked at without
-them.
+from, and the value counts only while the file has that stamp. The folder is disposable: a damaged
+file counts as empty, any file may be removed at any time, and a read-only runs folder goes without.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ import numpy as np
 from orchestrator.records.files import Damaged, sealed_lines, unsealed_lines, write_atomically
 from orchestrator.records.slice_files import SliceCounts
 
-# A change to an entry or a stamp needs another number, so that older files are not believed. A
-# value whose meaning changes gets another name.
+# Another form of entries or stamps needs another number, so that files with this one are ignored.
+# A value with another meaning needs only another name.
 FORMAT = 2
 
-FOLDER = ".index"  # of what can always be made again, in a runs folder
+FOLDER = ".index"  # in a runs folder; everything in it can be made again
 _STORED = "<u4"
 _COUNTS = "counts"
 Stamp = tuple[int, int, int, int]
@@ -49,7 +48,7 @@ class UnitCache:
         self._problems: list[tuple[str, ...]] = []
         with suppress(OSError, Damaged):
             data = unsealed_lines(self._path.read_bytes(), self._path, "remove it")
-            raw = json.loads(data)  # as it was written: the seal says so
+            raw = json.loads(data)  # valid JSON, since the seal was sound
             if raw["format"] == FORMAT and raw["unit"] == unit_id:
                 self._entries = raw["entries"]
                 self._problems = [tuple(names) for names in raw["problems"]]
@@ -58,9 +57,10 @@ class UnitCache:
     def value(
         self, file: str, stamp: Stamp, name: str, given: Any, compute: Callable[[], Any]
     ) -> Any:
-        """The value known while the file has this stamp and the same is `given`, else a new one.
+        """The known value if the file's stamp and what is `given` are the same, else a new one.
 
-        The stamp must have been taken before this call, which may read the file.
+        `given` is all that the value depends on beside the file. The caller takes the stamp before
+        this call, which may read the file: a write in between then makes the value outdated.
         """
         names = self._entries.setdefault(file, {})
         known = names.get(name)
@@ -88,7 +88,7 @@ class UnitCache:
         return SliceCounts(self._problems[number], correct, tokens)
 
     def save(self, directory: Path) -> None:
-        """Write what has changed, without the files that the unit's `directory` no longer has."""
+        """Write the cache if it has changed, without files that the unit's `directory` lacks."""
         if not self._changed:
             return
         self._changed = False
@@ -107,17 +107,17 @@ class UnitCache:
             write_atomically(self._path, sealed_lines(f"{text}\n"), shared=True, durable=False)
 
 
-# A process that looks again and again reads each file once.
+# A process that looks at the units every few seconds reads each cache file only once.
 _OPEN: dict[tuple[Path, str], UnitCache] = {}
 
 
 def cache_of(runs: Path, unit_id: str) -> UnitCache:
-    """The cache of a unit, as this process knows it."""
+    """The cache of a unit; each process reads its file once."""
     if (runs, unit_id) not in _OPEN:
         _OPEN[runs, unit_id] = UnitCache(runs, unit_id)
     return _OPEN[runs, unit_id]
 
 
 def forget() -> None:
-    """Forget all that this process knows, as a new one."""
+    """Make this process read all cache files again."""
     _OPEN.clear()

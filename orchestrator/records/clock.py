@@ -1,8 +1,7 @@
-"""When and where a unit was worked at, and how long that took: the one reader of `timing.jsonl` and
-of the starts in `attempts.jsonl`.
+"""When, where and how long units were worked on, from `timing.jsonl` and `attempts.jsonl`.
 
-All times are seconds: durations, or since 1970 (UTC). Recovery does not reproduce clocks, so a log
-may hold a training step several times: once for each attempt that took it.
+All times are seconds: durations, or since 1970 (UTC). Recovery does not reproduce clocks, so
+`timing.jsonl` may hold a training step several times: once for each attempt that took it.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from orchestrator.records.rundir import ATTEMPTS, TIMING, RunReader
 
 RESCORE = "rescore"  # the kind of a piece: fresh samples of a selected checkpoint
 BLENDED, PLAIN = "blended step", "plain step"  # with the teacher while decoding, and without it
-RECENT = 20  # rows that say how fast a unit is now
-# Two rows are one piece unless more than this lies between them, and more than the later one took.
+RECENT = 20  # latest rows, over which a unit's present speed is averaged
+# A training step begins a new piece after a pause that is longer than this and than the step.
 LEAST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
 class ClockRow:
-    """One row of the log: work of a `phase` that took `seconds` and ended `at` some time.
+    """One row of `timing.jsonl`: work of a `phase` that took `seconds` and ended at the time `at`.
 
-    `parts` are the seconds of a training step by STEP_PARTS, empty for other phases. An evaluation
-    sampled so many `responses` to a `benchmark`; they are `fresh` where they take no part in
-    selection. `place` is the host, the process and the GPU (of CUDA_VISIBLE_DEVICES). Fields that
-    older rows lack are None.
+    `parts` are the seconds of a training step by STEP_PARTS, empty for other phases. `responses`
+    counts the responses that an evaluation sampled to a `benchmark`; they are `fresh` if selection
+    does not use them. `place` is the host, the process and the GPU (of CUDA_VISIBLE_DEVICES).
+    Fields that older rows lack are None.
     """
 
     phase: str
@@ -49,10 +48,10 @@ class ClockRow:
 
 @dataclass(frozen=True)
 class Piece:
-    """Work of one kind at one unit without a pause, from `start` to `end`.
+    """Work of one kind on one unit without a pause, from `start` to `end`.
 
-    `kind` is START, TRAIN, EVALUATE or RESCORE. Steps that a later attempt took again are `lost`.
-    Host, process and GPU are those of `ClockRow.place`.
+    `kind` is START, TRAIN, EVALUATE or RESCORE. Training steps that a later attempt took again are
+    `lost`. Host, process and GPU come from `ClockRow.place`.
     """
 
     kind: str
@@ -71,10 +70,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt at training a unit, from its start to the last clock that it left.
+    """An attempt at training a unit, from its start to the end of its last clocked work.
 
-    `complete` unless it ended before the unit was trained: it died, failed or was stopped. `where`
-    is its last piece.
+    An attempt is `complete` if it trained the unit to the end or still runs; one that died, failed
+    or was stopped is not. `where` is its last piece.
     """
 
     start: float
@@ -85,9 +84,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class PhaseSeconds:
-    """Sums over a log: `seconds` by phase, and by part of the training steps.
+    """Sums over `timing.jsonl`: `seconds` by part of a training step, and by each other phase.
 
-    `steps` are the training steps that were clocked, the `repeated` ones included.
+    `steps` counts the clocked training steps, including those that were `repeated`.
     """
 
     seconds: dict[str, float]
@@ -112,7 +111,7 @@ class MeanSeconds:
 
 
 def clock_rows(run: RunReader) -> list[ClockRow]:
-    """The log of a unit in the order in which its rows were written."""
+    """The rows of a unit's `timing.jsonl` in the order in which they were written."""
     rows = []
     for row in run.timing():
         parts = {part: row[part] for part in STEP_PARTS if part in row}
@@ -137,12 +136,12 @@ def clock_rows(run: RunReader) -> list[ClockRow]:
 
 
 def kept_steps(run: RunReader) -> dict[int, ClockRow]:
-    """The training steps of a unit, of a repeated one its last attempt."""
+    """Step → row of each training step; a repeated step has the row of its last attempt."""
     return {row.step: row for row in clock_rows(run) if row.phase == TRAIN}
 
 
 def phase_seconds(run: RunReader) -> PhaseSeconds:
-    """The time that each phase took, also that of steps which a later attempt took again."""
+    """The time that each phase took, including steps that a later attempt took again."""
 
     def summed() -> tuple[dict[str, float], int, int]:
         seconds: dict[str, float] = defaultdict(float)
@@ -162,8 +161,8 @@ def phase_seconds(run: RunReader) -> PhaseSeconds:
 def mean_seconds(run: RunReader, blended: int) -> dict[str, MeanSeconds]:
     """BLENDED, PLAIN or a benchmark → seconds of one such step or response of a unit.
 
-    Its first `blended` steps decode with the teacher. The first row of each kind holds start-up and
-    is left out as soon as there are others.
+    Its first `blended` steps decode with the teacher. The first row of each kind includes start-up,
+    so it counts only while it is the only one.
     """
 
     def means() -> dict[str, tuple[int, dict[str, float], float]]:
@@ -192,7 +191,7 @@ def mean_seconds(run: RunReader, blended: int) -> dict[str, MeanSeconds]:
 
 
 def pieces(run: RunReader) -> list[Piece]:
-    """Work at one unit in the order in which it ended; none where its rows have no time."""
+    """The pieces of work on one unit in the order of their ends; rows without a time give none."""
 
     def read() -> list[list[Any]]:
         return [[*vars(piece).values()] for piece in _pieces(clock_rows(run))]
@@ -201,7 +200,7 @@ def pieces(run: RunReader) -> list[Piece]:
 
 
 def attempts(run: RunReader, done: Sequence[Piece]) -> list[Attempt]:
-    """The attempts at training a unit, of which `done` are the pieces."""
+    """The attempts at training a unit; `done` are the unit's pieces of work."""
 
     def read() -> list[float]:
         return sorted(datetime.fromisoformat(row["started"]).timestamp() for row in run.attempts())
@@ -209,32 +208,36 @@ def attempts(run: RunReader, done: Sequence[Piece]) -> list[Attempt]:
     starts = run.derived(ATTEMPTS, "starts", read)
     trained = [piece for piece in done if not piece.evaluator]
     if not starts and trained:
+        # The user may have removed a damaged `attempts.jsonl`: all work counts as one attempt then.
         starts = [trained[0].start]
     attempted = []
     for start, following in pairwise([*starts, float("inf")]):
-        own = [piece for piece in trained if start <= piece.end < following]
-        end = max((piece.end for piece in own), default=start)
+        end, last = start, None
+        for piece in trained:  # in the order of their ends
+            if start <= piece.end < following:
+                end, last = piece.end, piece
         complete = following == float("inf") and (run.trained or run.running)
-        attempted.append(Attempt(start, end, complete, own[-1] if own else None))
+        attempted.append(Attempt(start, end, complete, last))
     return attempted
 
 
 def seconds_spent(run: RunReader) -> tuple[float, float]:
-    """Wall-clock of all attempts at a unit, and of evaluators that worked on its checkpoints."""
+    """Seconds of all attempts at a unit, and seconds of evaluators that sampled its checkpoints."""
     done = pieces(run)
     trained = sum(attempt.end - attempt.start for attempt in attempts(run, done))
     return trained, sum(piece.seconds for piece in done if piece.evaluator)
 
 
 def _pieces(rows: Sequence[ClockRow]) -> list[Piece]:
-    """Join training steps of one place that follow each other without a pause."""
+    """Join training steps that follow each other without a pause at one place."""
     joined: list[Piece] = []
     latest: dict[Hashable, int] = {}  # the piece of a place that the next step may prolong
     lost = _lost(rows)
     for row, is_lost in zip(rows, lost, strict=True):
         if row.at is None:
             continue
-        start, kind = row.at - row.seconds, RESCORE if row.fresh else row.phase
+        start = row.at - row.seconds
+        kind = RESCORE if row.fresh else row.phase
         if kind == TRAIN:
             last = latest.get((row.place, is_lost))
             pause = max(LEAST_PAUSE_S, row.seconds)
@@ -248,8 +251,9 @@ def _pieces(rows: Sequence[ClockRow]) -> list[Piece]:
 
 
 def _lost(rows: Sequence[ClockRow]) -> list[bool]:
-    """Which rows are steps that a later attempt took again."""
-    lost, earliest = [], float("inf")
+    """Whether each row is a training step that a later attempt took again."""
+    lost: list[bool] = []
+    earliest = float("inf")  # the first step of the rows after this one
     for row in reversed(rows):
         is_step = row.phase == TRAIN
         lost.append(is_step and row.step >= earliest)

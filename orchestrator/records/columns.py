@@ -59,7 +59,7 @@ COLUMNS: Mapping[str, Column] = {
         panel="prefixes where the teacher itself is in the ball",
         figure="teacher inside (%)", heading="Teacher inside (%)", decimals=1,
     ),
-    # How far a blended rollout is from the student, and what its drafts came to:
+    # How far a blended rollout is from the student, and how many of its drafts survived:
     # `engines/common/rounds.py`, `workers/digests.py`.
     "behavior_kl": Column(
         "KL(μ‖p) at a prefix, mean over tokens.", "nats", Steps.BLENDED,
@@ -154,24 +154,28 @@ COLUMNS: Mapping[str, Column] = {
 
 def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
     """Keys that a step of distillation logs, by its `policy.spec.Behavior`."""
-    always = {
-        key for key, column in COLUMNS.items() if column.logged in (Steps.ALL, Steps.DISTILLED)
-    }
-    blended = {key for key, column in COLUMNS.items() if column.logged is Steps.BLENDED}
-    return always | blended | set(measures) if needs_teacher else always
+    logged = {Steps.ALL, Steps.DISTILLED}
+    keys: set[str] = set()
+    if needs_teacher:
+        logged.add(Steps.BLENDED)
+        keys |= set(measures)
+    for key, column in COLUMNS.items():
+        if column.logged in logged:
+            keys.add(key)
+    return keys
 
 
 # --- the phases of timing.jsonl and phase.json ---
 
 # `phase` of a row of timing.jsonl. START: a role came up with its models, or an evaluator loaded a
 # checkpoint; TRAIN: one training step; EVALUATE: a slice of the responses to one benchmark from one
-# checkpoint. A row is written when its work is done, `at` that time, with the `host`, `process` and
-# `gpu` that did it.
+# checkpoint. A row is written when its work is done. `at` is that time; `host`, `process` and `gpu`
+# did the work.
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
 EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
-# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is what the teacher takes
-# beyond the grading that goes on beside it: next to nothing after a blended rollout, which it
-# scored while decoding, and no key of a step of the supervised stage.
+# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is the time of the teacher's
+# scoring that the grading beside it does not hide. It is next to nothing after a blended rollout,
+# which the teacher scored while decoding, and no key of a step of the supervised stage.
 ROLLOUT, SCORE, REWARD, LEARN = "rollout", "score", "reward", "learn"
 STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     ROLLOUT: "seconds of a rollout",
@@ -182,7 +186,7 @@ STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
 # On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all
 # processes of the GPU used together, and what `engines.budget` grants them.
 PEAK_GIB, BUDGET_GIB = "peak_gib", "budget_gib"
-# What a unit does now, in phase.json and `trb status`: three on the way to its first step, and
-# three for good.
+# The present work of a unit, in phase.json and `trb status`. The first three come before its first
+# step. The last two are the work of evaluators, which `trb status` derives from their claims.
 LOADING, READING, OPENING = "loading PyTorch", "reading data", "starting models"
 TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"

@@ -1,7 +1,7 @@
-"""Files that are whole or not there, and that notice when they are not what was written.
+"""Reads and writes files that are whole or absent, and finds files that are not what was written.
 
-A sealed file holds the sha256 of the rest of itself: a JSON object under a key, JSON Lines in a
-last line of their own.
+A sealed file holds the sha256 of the rest of its content: a JSON object under the key SEAL, JSON
+Lines in an additional last line.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LEVEL = 6  # of compression: on solutions of MATH-500 level 9 takes a quarter lo
 
 
 class Damaged(UserError):
-    """A file of ours is not what was written; the message names it and what to do."""
+    """A file of the program is not what was written; the message names the file and a remedy."""
 
 
 def damaged(path: Path, what: str, remedy: str) -> Damaged:
-    """A `Damaged` in the form of all messages: `file: what is wrong — what to do`."""
+    """A `Damaged` in the form of all its messages: `file: what is wrong; what to do`."""
     return Damaged(f"{path}: {what}; {remedy}")
 
 
@@ -68,10 +68,10 @@ def write_atomically(
 
 
 def write_once(path: Path, content: str) -> bool:
-    """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable
-    once it has its name.
+    """Write `path`, text as UTF-8, unless it exists; returns False if it does.
 
-    A kill can leave a hidden scratch file beside it, which no reader opens.
+    The file is whole and durable once it has its name. A kill can leave a hidden scratch file
+    beside it, which no reader opens.
     """
     scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
@@ -142,7 +142,10 @@ def read_object(path: Path, remedy: str) -> dict[str, Any] | None:
 
 
 def parse_json(text: str | bytes, path: Path, remedy: str, where: str = "is") -> Any:
-    """The JSON value that stood at `where` in a file. Raises Damaged if it is none."""
+    """The JSON value in `text`, which comes from a file. Raises Damaged if it holds none.
+
+    `where` begins the message: `is` for the whole file, else for example `line 3 is`.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -150,7 +153,7 @@ def parse_json(text: str | bytes, path: Path, remedy: str, where: str = "is") ->
 
 
 def parse_object(text: str | bytes, path: Path, remedy: str, where: str = "is") -> dict[str, Any]:
-    """The JSON object that stood at `where` in a file. Raises Damaged if it is anything else."""
+    """As `parse_json`, for a JSON object. Raises Damaged for any other value, too."""
     value = parse_json(text, path, remedy, where)
     if not isinstance(value, dict):
         raise damaged(path, f"{where} a {type(value).__name__} and not a JSON object", remedy)
@@ -175,7 +178,7 @@ def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
 
 
 def verify_files(folder: Path, files: Mapping[str, str], remedy: str) -> None:
-    """Raise Damaged unless each of the `files` (name → sha256) in `folder` is what it was."""
+    """Raise Damaged unless each of the `files` (name → sha256) in `folder` has its sha256."""
     for name, expected in files.items():
         path = folder / name
         try:
@@ -187,7 +190,7 @@ def verify_files(folder: Path, files: Mapping[str, str], remedy: str) -> None:
 
 
 def sealed_lines(lines: str, of: Mapping[str, Any] | None = None) -> str:
-    """JSON Lines with a last line that holds `of`, what the others are, and their sha256."""
+    """JSON Lines with a last line that holds `of`, which describes the rows, and their sha256."""
     return lines + _last_line(lines.encode(), of or {})
 
 
@@ -196,7 +199,7 @@ def unsealed_lines(
 ) -> bytes:
     """The lines of a file of `sealed_lines` without the last; Damaged if that does not fit them.
 
-    A last line with the sha256 alone, as earlier versions wrote it, is right for lines of anything.
+    A last line with the sha256 alone, as earlier versions wrote it, is accepted whatever `of` is.
     """
     body = data[: data.rfind(b"\n", 0, -1) + 1]
     last = data[len(body) :]
@@ -233,8 +236,8 @@ def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]
     lines = data.split(b"\n")[:-1]
     for start in range(0, len(lines), PARSED_AT_ONCE):
         chunk = lines[start : start + PARSED_AT_ONCE]
-        # One call for many lines takes half the time. Where they are not as many objects, they are
-        # read one by one, which finds the line that is wrong.
+        # One call for many lines takes half the time. If it fails, or does not give one object for
+        # each line, the lines are parsed one by one, which finds the wrong line.
         try:
             rows = json.loads(b"[%b]" % b",".join(chunk))
         except (ValueError, RecursionError):

@@ -1,8 +1,9 @@
-"""A unit's notes for people: `log.txt`, and in `phase.json` its work at this moment.
+"""A unit's notes for people: `log.txt`, and its present work in `phase.json`.
 
-Both are notes: nothing is computed from them, and recovery does not reproduce them. A note that
-cannot be written, as on a full disk, is left out, since the rows and checkpoints that matter fail
-on the same disk and with a message.
+No result depends on them, and recovery does not reproduce them. From `phase.json` the next attempt
+within a sweep learns its number, and how many attempts before it ran out of memory. A note that
+cannot be written, as on a full disk, is left out: the rows and checkpoints that matter fail on the
+same disk, with a message.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ LOG, PHASE = "log.txt", "phase.json"
 
 @dataclass(frozen=True)
 class Phase:
-    """The work of the process that trains a unit: `name` is TRAINING of `records.columns` or what
-    precedes it there, or empty at the very start.
+    """The present work of the process that trains a unit.
 
-    `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at
-    most `attempts`; `out_of_memory` of them ended for want of memory.
+    `name` is LOADING, READING, OPENING or TRAINING of `records.columns`; empty at the very start.
+    `attempt` counts from 1 within one call of `trb submit`, which `sweep` names and which makes at
+    most `attempts`; `out_of_memory` of them ran out of memory.
     """
 
     name: str = ""
@@ -64,20 +65,20 @@ class RunLog:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def enter(self, name: str) -> None:
-        """Note what the unit does from now on; noting the same again writes nothing."""
+        """Note the work that begins now; noting the same again writes nothing."""
         phase = replace(self._phase, name=name)
         if phase != self._phase:
             self._phase = phase
             _write(self._folder, phase)
 
     def note_out_of_memory(self) -> None:
-        """Note that the attempt ended for want of memory."""
+        """Note that the attempt ran out of memory."""
         self._phase = replace(self._phase, out_of_memory=self._phase.out_of_memory + 1)
         _write(self._folder, self._phase)
 
     @property
     def out_of_memory(self) -> int:
-        """How many attempts of the sweep ended for want of memory."""
+        """How many attempts of the sweep ran out of memory."""
         return self._phase.out_of_memory
 
 

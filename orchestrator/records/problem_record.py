@@ -18,8 +18,8 @@ class ProblemRecord:
 
     `lengths` counts responses by length in tokens, in bins that grow by 2^(1/8): {lower edge:
     responses}. It is empty where lengths were not kept, as in records of older versions.
-    `right_answers` are those of `answers` that the grader took for right, with their counts, and
-    `tokens_right` are the tokens of the right responses; None where they were not kept.
+    `right_answers` are those of `answers` that the grader graded as right, with their counts.
+    `tokens_right` counts the tokens of the right responses. Both are None where they were not kept.
     """
 
     problem: str
@@ -52,7 +52,7 @@ class ProblemRecord:
 def merge(parts: Sequence[ProblemRecord]) -> ProblemRecord:
     """Counts of disjoint sets of samples of one problem.
 
-    A field that one part lacks is missing from the whole: half of it would mislead.
+    A field that one part lacks is missing from the whole, since a sum over the others misleads.
     """
     if len(parts) == 1:
         return parts[0]

@@ -55,8 +55,8 @@ def cpu_model(info: Path) -> str | None:
 def gpu_models(folder: Path) -> list[str]:
     """Names of the machine's NVIDIA GPUs, from the driver's folder, which needs no CUDA context.
 
-    Where the driver shows no such folder, as in some containers, torch is asked if it already uses
-    a GPU.
+    Some containers lack that folder. The names then come from torch if this process already uses a
+    GPU through it, and are missing otherwise.
     """
     names = []
     for file in sorted(folder.glob("*/information")):
@@ -71,13 +71,12 @@ def gpu_models(folder: Path) -> list[str]:
 
 def version_line() -> str:
     """`trb 0.1.0`, in a checkout with its commit: `trb 0.1.0, commit 0f3a9c1b2d3e with changes`."""
-    line, commit = (
-        f"trb {_version('trb') or '(not installed)'}",
-        _git("rev-parse", "--short=12", "HEAD"),
-    )
+    line = f"trb {_version('trb') or '(not installed)'}"
+    commit = _git("rev-parse", "--short=12", "HEAD")
     if commit is None:
         return line
-    return f"{line}, commit {commit}{' with changes' if _git('status', '--porcelain') else ''}"
+    changes = " with changes" if _git("status", "--porcelain") else ""
+    return f"{line}, commit {commit}{changes}"
 
 
 def file_sha256_at(commit: str, name: str) -> str | None:
@@ -107,7 +106,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _untracked() -> list[str] | None:
-    """Files of the source tree that no commit and no ignore rule knows."""
+    """Files of the source tree that git neither tracks nor ignores."""
     names = _git("ls-files", "--others", "--exclude-standard")
     return None if names is None else names.splitlines()
 

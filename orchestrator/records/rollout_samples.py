@@ -1,7 +1,7 @@
 """Training rollouts token by token, in a file for some of the steps.
 
 `samples/step_000019.jsonl.gz` holds the first `runtime.rollout_texts` rollouts of training step 19,
-a row each. Units write one at their first step and at the last step before each checkpoint, and
+a row each. Units write such a file at their first step and at the last step before each checkpoint.
 `state.json` vouches for it as for other documents.
 """
 
@@ -14,17 +14,17 @@ FOLDER = "samples"
 
 @dataclass(frozen=True)
 class RolloutSample:
-    """One rollout; lists have one value for each token, numbers are in nats where they are logs.
+    """One rollout; each list has one value per token, and logarithms are in nats.
 
-    `prompt` is the text that the model read, `index` the number of that prompt in the training
-    data. `tokens` are texts: together they are the response, its end included, and a letter that
-    spans several tokens stands at its last one. `student` is log p and `behavior` log μ of the
-    token that was emitted.
+    `prompt` is the text that the model read, and `index` the number of that prompt in the training
+    data. `tokens` are texts that together make the response with its end. The text of a letter that
+    spans several tokens is at its last token. `student` is log p and `behavior` log μ of the
+    emitted token.
 
-    Where the teacher was asked while decoding, `survived` says whether the token is the student's
-    draft and not a replacement, `teacher` is log q, and `measured` has the law's measurements by
-    column of `metrics.jsonl`: β of the trust region, the probability `acceptance` that a draft
-    survives, KL(μ‖p), `replaced` of SKD. Elsewhere `survived` and `teacher` are None.
+    If decoding used the teacher, `survived` says whether the token is the student's draft and not a
+    replacement, and `teacher` is log q; both are None otherwise. `measured` has the measurements of
+    the behavior's law by column of `metrics.jsonl`: β of the trust region, the probability
+    `acceptance` that a draft survives, KL(μ‖p), `replaced` of SKD.
     """
 
     index: int

@@ -11,17 +11,17 @@
 | beside them | `….texts.gz` for each slice (`texts`): responses with prompt and grade | whole, before the slice |
 | `state.json` | the next step, and sizes and sha256 of all of the above that was committed | whole, by each commit |
 | `DONE` | the step at which training was complete | once, last |
-| `attempts.jsonl`, `timing.jsonl`, `log.txt` | clock times and words, which recovery does not reproduce | appended |
+| `attempts.jsonl`, `timing.jsonl`, `log.txt` | clock times and notes, which recovery does not reproduce | appended |
+| `phase.json` | the present work of the unit (`log`) | whole |
 | `error.txt`, `traceback.txt` | why the last attempt failed | whole; removed by the next |
 
-`state.json` vouches for what was committed, and evaluations carry a seal of their own. A file that
-is not what was written raises `files.Damaged` wherever it is read, and never gives another number.
+`state.json` vouches for everything that was committed, and evaluations carry seals of their own.
+Reading a file that is not what was written raises `files.Damaged`, and never gives another number.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import re
 from collections import defaultdict
@@ -95,7 +95,7 @@ class RunReader:
 
     @property
     def started(self) -> bool:
-        """Whether the unit was described, which its first attempt does before it trains."""
+        """Whether the unit has its `config.json`, which the first attempt writes at its start."""
         return self.once("started", (self.path / CONFIG).exists)
 
     @property
@@ -178,7 +178,7 @@ class RunReader:
         return None if data is None else parse_json(data, self.path / name, self.remedy)
 
     def sampled_steps(self) -> list[int]:
-        """Training steps of which rollouts were kept token by token, and committed."""
+        """Training steps whose rollouts were kept token by token, and committed."""
         steps = []
         for name in self._state().get("documents", {}):
             if match := re.fullmatch(rf"{FOLDER}/step_([0-9]{{6,}})\.jsonl\.gz", name):
@@ -200,9 +200,9 @@ class RunReader:
         return self._clock(ATTEMPTS, {"started": str})
 
     def timing(self) -> list[dict[str, Any]]:
-        """Wall-clock rows, each with the time `at` which it was written (UTC, seconds since 1970).
+        """Wall-clock rows; `at` is the time at which a row was written (UTC, seconds since 1970).
 
-        It is a log in which steps that were repeated after a kill appear again.
+        A step that was repeated after a kill has several rows.
         """
         return self._clock(TIMING, {"phase": str, "step": int})
 
@@ -229,15 +229,15 @@ class RunReader:
     # --- checkpoints ---
 
     def checkpoints(self) -> dict[int, Path]:
-        """Checkpoints that are there, by step."""
+        """Step → folder of each checkpoint that exists."""
         return {step: self.checkpoint_path(step) for step in self._steps(self.path / CHECKPOINTS)}
 
     def checkpoint_path(self, step: int) -> Path:
-        """Where the checkpoint of a step lies, if it is there."""
+        """The folder of a step's checkpoint, which need not exist."""
         return self.path / CHECKPOINTS / f"step_{step:06d}"
 
     def committed_checkpoints(self) -> list[int]:
-        """Steps of the checkpoints that were committed and not dropped; a missing one was lost."""
+        """Steps whose checkpoints were committed and not dropped; one without a folder was lost."""
         return sorted(map(int, self._state().get("checkpoints", {})))
 
     def checkpoint_files(self, step: int) -> dict[str, str]:
@@ -245,7 +245,7 @@ class RunReader:
         return without_learner(self._state().get("checkpoints", {}).get(str(step), {}))
 
     def canary(self, step: int) -> dict[str, Any] | None:
-        """The canary of a checkpoint's weights (`workers.canary`); None if they came without."""
+        """The canary of a checkpoint's weights (`workers.canary`); None without one."""
         return read_object(self.checkpoint_path(step) / CANARY, self.remedy)
 
     def verify_checkpoint(self, step: int, learner: bool = False) -> None:
@@ -311,23 +311,25 @@ class RunReader:
     def texts(self, evaluation_id: str, step: int) -> list[ResponseText]:
         """Responses of a checkpoint whose texts were kept, by problem and sample.
 
-        They are of the slices that count; how many there are is `evaluation.keep_texts`.
+        Only texts of slices that count are among them; `evaluation.keep_texts` sets their number.
         """
         by_problem: dict[int, list[ResponseText]] = defaultdict(list)
         for part in self.counted_slices(evaluation_id, step):
             texts = self.slice_texts(evaluation_id, step, part)
             for position, text in enumerate(texts):
+                # All problems of a slice have the same number of texts, as `read_texts` checks.
                 by_problem[part.problem + position * part.width // len(texts)].append(text)
-        return list(
-            itertools.chain.from_iterable(by_problem[index] for index in sorted(by_problem))
-        )
+        ordered: list[ResponseText] = []
+        for index in sorted(by_problem):
+            ordered += by_problem[index]
+        return ordered
 
     def slice_texts(self, evaluation_id: str, step: int, part: Slice) -> list[ResponseText]:
         """Responses of one slice whose texts were kept, by problem and sample."""
         return read_texts(self.evaluation_path(evaluation_id, step), part)
 
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
-        """Steps of which every problem of this evaluation has samples."""
+        """Steps whose checkpoint has samples of every problem of this evaluation."""
 
         def evaluated() -> list[int]:
             steps = []
@@ -339,11 +341,11 @@ class RunReader:
         return self.once(("evaluated", evaluation_id), evaluated)
 
     def evaluation_error(self, evaluation_id: str, step: int) -> str | None:
-        """Why samples of a checkpoint could not be taken; None where nothing went wrong."""
+        """Why samples of a checkpoint could not be taken; None without such a failure."""
         return read_text(self.evaluation_path(evaluation_id, step) / ERROR, "remove it")
 
     def evaluation_path(self, evaluation_id: str, step: int) -> Path:
-        """The folder of the slices of one evaluation of a checkpoint, if any is there."""
+        """The folder with the slices of an evaluation of a checkpoint, which need not exist."""
         return Path(self.path, "evals", evaluation_id, f"step_{step:06d}")
 
     # --- reading once ---
@@ -355,8 +357,8 @@ class RunReader:
     def derived(self, file: str, name: str, compute: Callable[[], T]) -> T:
         """The JSON value that `compute` makes of one file of the unit alone.
 
-        A snapshot remembers it under its `name` while the file is the same. A value that means
-        something else gets another name.
+        A snapshot remembers it under its `name` while the file is the same. If the meaning of a
+        value changes, change its name, too.
         """
         return compute()
 
@@ -367,9 +369,7 @@ class RunReader:
         return self.once("state", lambda: read_sealed(self.path / STATE, self.remedy) or {})
 
     def _verified(self, name: str) -> bytes | None:
-        """The content of a document; None if it was not written. Raises Damaged if a commit
-        vouches for another one.
-        """
+        """The content of a document, None without one; Damaged if it is not as committed."""
         data = read_bytes(self.path / name, self.remedy)
         committed = self._state().get("documents", {}).get(name)
         if committed is not None and (

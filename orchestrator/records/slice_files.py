@@ -1,8 +1,8 @@
-"""Reading the file of one slice: its records whole, or only what they count.
+"""Reads the file of one slice: its whole records, or only their counts.
 
-A file has a row for each problem of its slice (`problem_record`), and a last line that says what
-the rows are (`identity`) and has their sha256. The name says which problems and samples it holds
-(`slices`). `writer.write_slice` writes it.
+A file has a row for each problem of its slice (`problem_record`), and a last line that names the
+slice (`identity`) and has the sha256 of the rows. The file's name says which problems and samples
+it holds (`slices`). `writer.write_slice` writes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COUNTS = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class SliceCounts:
-    """Counts of one slice: `correct` samples (problems,) of its `problems`, and all their tokens."""
+    """Counts of one slice: `correct` samples of each of its `problems`, and tokens of them all."""
 
     problems: tuple[str, ...]
     correct: NDArray[np.int64]
@@ -46,10 +46,8 @@ class SliceCounts:
 def identity(folder: Path, part: Slice) -> dict[str, Any]:
     """The values in the last line of a slice's file that tell which slice it is.
 
-    `folder` is `<unit>/evals/<evaluation id>/step_000020`.
-
-    A slice that a wrong copy has put into the folder of another checkpoint, evaluation or unit is
-    known by it.
+    `folder` is `<unit>/evals/<evaluation id>/step_000020`. These values reveal a file that was
+    copied by mistake into the folder of another checkpoint, evaluation or unit.
     """
     return {
         "unit": folder.parts[-4],
@@ -93,7 +91,8 @@ def read_counts(folder: Path, part: Slice) -> SliceCounts:
 def stamp_of_slice(folder: Path, part: Slice) -> tuple[int, ...]:
     """Numbers that change when the slice is written again. Raises Damaged where its file is gone."""
     try:
-        stat = os.stat(f"{folder}/{part.name}")  # a race asks for hundreds at each look
+        # A text, since a `Path` takes longer to make: a race asks for hundreds of stamps at a time.
+        stat = os.stat(f"{folder}/{part.name}")
     except OSError as error:
         raise damaged(
             folder / part.name, f"cannot be read ({error.strerror or error})", REMEDY

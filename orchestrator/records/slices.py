@@ -1,10 +1,10 @@
 """Slices of an evaluation: the problems and samples of one checkpoint that share a file.
 
-An evaluation of a checkpoint is a rectangle, its problems by the samples that each of them gets. It
-is worked off in independent parts, `evals/<evaluation
-id>/step_000020/problems_0-250_of_500.samples_0-4.jsonl` and so on. A part whose file is there is
-done, and what an evaluation has is the union of its files. Which parts are wanted stands in
-`selection.pending_slices`; `liveness.claims` keeps two evaluators from taking the same.
+An evaluation of a checkpoint is a rectangle: its problems by the samples that each of them gets.
+Evaluators sample it in independent parts, and write one file for each part, for example
+`problems_0-250_of_500.samples_0-4.jsonl` in `evals/<evaluation id>/step_000020/`. A part is done
+once its file exists. `selection.pending_slices` says which parts are wanted, and `liveness.claims`
+keeps two evaluators from taking the same one.
 """
 
 from __future__ import annotations
@@ -92,10 +92,12 @@ def complete_samples(slices: Sequence[Slice]) -> list[int]:
     """
     complete: list[int] = []
     for start, end in itertools.pairwise(sorted(_edges(slices) | {0})):
-        covered, problems, crossed = 0, 0, False
+        covered = problems = 0
+        crossed = False
         for each in slices:
             if each.sample <= start and end <= each.sample_end:
-                covered, problems = covered + each.width, each.problems
+                covered += each.width
+                problems = each.problems
             crossed = crossed or each.sample < end < each.sample_end
         if not problems or covered < problems:
             break
@@ -117,12 +119,15 @@ def missing(
 ) -> list[Slice]:
     """The slices that disjoint ones, `there`, leave out of samples [0, `samples`) of all problems.
 
-    Parts end at the `cuts`, the numbers of samples at which a race is decided, and hold `most`
-    responses or fewer, one problem's at least. They are cut at the same places whatever is there
-    already, so that any order of work makes the same files.
+    Parts end at the `cuts`, the numbers of samples at which a race is decided. A part holds at most
+    `most` responses, but all of at least one problem. The places of the cuts do not depend on the
+    slices that exist, so that any order of work makes the same files.
     """
-    inner = set(cuts) | _edges(there)
-    edges = [0, *filter(lambda edge: 0 < edge < samples, sorted(inner)), samples]
+    edges = [0]
+    for edge in sorted({*cuts, *_edges(there)}):
+        if 0 < edge < samples:
+            edges.append(edge)
+    edges.append(samples)
     lacking: list[Slice] = []
     for start, end in itertools.pairwise(edges):
         parts = -(-problems // max(1, most // (end - start)))
@@ -131,6 +136,8 @@ def missing(
         for each in there:
             if each.sample <= start and end <= each.sample_end:
                 covered.append((each.problem, each.problem_end))
+        # Fill the gap before each covered range of problems, and the one after the last, with parts
+        # that end at multiples of `width`.
         position = 0
         for problem, problem_end in [*sorted(covered), (problems, problems)]:
             while position < problem:

@@ -1,4 +1,4 @@
-"""A run directory at one moment: answers stay the same, and known files are not read."""
+"""Reads a run directory as of one moment, and takes values of unchanged files from the cache."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ T = TypeVar("T")
 
 
 class RunSnapshot(RunReader):
-    """A reader for one look at a unit. It lists each folder once and reads each file at most once.
+    """Reads a unit as of one moment. It lists each folder once and reads each file at most once.
 
-    The unit's cache (`records.cache`) gives values that were computed from a file before, while the
-    file's stamp is the same; `remember` keeps new ones there. Damage is found as by any reader, in
-    files whose stamp changed.
+    While a file keeps its stamp, values come from the unit's cache (`records.cache`); `remember`
+    adds new ones to it. In files with another stamp a snapshot finds damage as any reader does.
     """
 
     def __init__(self, runs: Path, unit_id: str):
@@ -30,7 +29,7 @@ class RunSnapshot(RunReader):
         self._known: dict[Hashable, Any] = {}
 
     def remember(self) -> None:
-        """Keep what this look computed for the next one."""
+        """Save the values that this snapshot computed for the next one."""
         self._cache.save(self.path)
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -41,12 +40,12 @@ class RunSnapshot(RunReader):
     def derived(self, file: str, name: str, compute: Callable[[], T]) -> T:
         try:
             stamp = stamp_of((self.path / file).stat())
-        except OSError:  # no file, or none that can be read: nothing to recognise it by
+        except OSError:  # no file, or one that cannot be read, has no stamp
             return compute()
         return self._cache.value(file, stamp, name, self._vouched(file), compute)
 
     def _vouched(self, file: str) -> Any:
-        """The entry of `state.json` that a file's values rest on, too."""
+        """The part of `state.json` on which the values of a file depend beside the file itself."""
         state = self._state()
         if file in (METRICS, ROLLOUTS):
             sha256 = state.get("log_sha256", {}).get(file)

@@ -15,19 +15,18 @@ def auroc(
 ) -> float | None:
     """Probability that a correct rollout (reward 1) has a higher value than an incorrect one (0).
 
-    Ties count half, rollouts without a reward not at all. None unless there are correct and
-    incorrect ones.
+    Ties count half, rollouts without a reward not at all. None unless some rollouts are correct and
+    some incorrect.
     """
-    found, given = (
-        np.asarray(values, dtype=float),
-        np.asarray(rewards, dtype=float),
-    )  # None becomes nan
-    correct, wrong = found[given == 1.0], found[given == 0.0]
+    values = np.asarray(values, dtype=float)
+    rewards = np.asarray(rewards, dtype=float)  # None becomes nan
+    correct = values[rewards == 1.0]
+    wrong = values[rewards == 0.0]
     if not len(correct) or not len(wrong):
         return None
-    # A correct value is above those that sort left of it and ties with those that sort up to its
-    # right end: both together count every pair twice. In whole numbers, so that the order of the
-    # rollouts never shows in the result.
+    # `below` counts the incorrect values below a correct one, and `up_to` also those equal to it.
+    # Their sum thus counts a lower value twice and a tie once, and is halved at the end. The counts
+    # are whole numbers, so the order of the rollouts never changes the result.
     ranked = np.sort(wrong)
     below = np.searchsorted(ranked, correct, side="left")
     up_to = np.searchsorted(ranked, correct, side="right")

@@ -1,9 +1,9 @@
 """Texts of an evaluation's responses, in a file beside the file of their slice.
 
-`problems_0-250_of_500.samples_0-4.texts.gz` has a row for each response that is kept, by problem
-and sample, and the last line of a slice's file: what the rows are, and their sha256. The writer of
-a slice puts its texts there first (`writer.write_slice`), so a slice that is there has its texts.
-Without a file no texts were kept, as in runs of earlier versions.
+`problems_0-250_of_500.samples_0-4.texts.gz` has a row for each kept response, ordered by problem
+and sample. As in the file of the slice, its last line names the slice and has the sha256 of the
+rows. `writer.write_slice` writes the texts before the slice, so no slice lacks the texts that were
+to be kept. A slice without such a file kept none, as in runs of earlier versions.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ REMEDY = "remove it; only texts are lost, the counts of its slice stay"
 class ResponseText:
     """One response with its grade.
 
-    `prompt` is the text that the model read, with its template; `sample` the response's number
-    among those of its problem. `answer` is None without a box. `tokens` count the end of the
-    response, as lengths do everywhere.
+    `prompt` is the text that the model read, with its template. `sample` is the number of the
+    response among those to its problem. `answer` is None for a response without a box. `tokens`
+    includes the end token of the response, as lengths do everywhere.
     """
 
     problem: str
@@ -51,9 +51,9 @@ class ResponseText:
 
 
 def write_texts(folder: Path, part: Slice, texts: Sequence[ResponseText]) -> None:
-    """Make `texts`, by problem and sample, the texts of a slice.
+    """Write the texts of a slice, ordered by problem and sample.
 
-    They replace the texts that a killed evaluator has left there, which may be of other responses.
+    They replace the texts that a killed evaluator left there, which may be of other responses.
     """
     path = folder / part.texts_name
     if not texts:
@@ -65,9 +65,9 @@ def write_texts(folder: Path, part: Slice, texts: Sequence[ResponseText]) -> Non
 
 
 def read_texts(folder: Path, part: Slice) -> list[ResponseText]:
-    """The texts that were kept of a slice, by problem and sample; none where no file is.
+    """The kept texts of a slice, ordered by problem and sample; empty without a file.
 
-    Raises Damaged where the file is not what was written, or holds texts of another slice than its
+    Raises Damaged if the file is not what was written, or holds texts of another slice than its
     name and its folder say.
     """
     path = folder / part.texts_name
@@ -77,7 +77,8 @@ def read_texts(folder: Path, part: Slice) -> list[ResponseText]:
     content = decompressed(data, path, REMEDY)
     lines = unsealed_lines(content, path, REMEDY, identity(folder, part))
     texts = [ResponseText(**row) for row in parse_rows(lines, path, REMEDY)]
-    # As many responses of each problem, the first of the slice: readers count on it.
+    # Every problem has the same number of texts, those of the slice's first samples. So a reader
+    # finds the problem of a text by its position.
     kept, rest = divmod(len(texts), part.width)
     sound = rest == 0 and kept <= part.samples
     for position, text in enumerate(texts):

@@ -37,6 +37,7 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rollout_samples import FOLDER, RolloutSample, samples_name
 from orchestrator.records.rundir import (
     ATTEMPTS,
+    CHECKPOINTS,
     CONFIG,
     DATA,
     DONE,
@@ -63,7 +64,7 @@ LOGS = (METRICS, ROLLOUTS)
 class RecordWriter(RunReader):
     """Drops checkpoints of a unit that no process trains; holds its lease until `close`.
 
-    Nothing else of the directory changes, neither the logs nor the story of a failure. Raises
+    It changes nothing else in the directory, neither the logs nor the note of a failure. Raises
     LeaseHeld.
     """
 
@@ -74,9 +75,9 @@ class RecordWriter(RunReader):
     def drop_checkpoints(self, keep: set[int]) -> None:
         """Remove all checkpoints but those of the steps in `keep`.
 
-        `state.json` lets go of them first: a kill in between leaves folders that it does not name,
-        which the next opening for training or the next call removes. The other way round, a
-        checkpoint that it names would be missing, which is damage.
+        Their entries in `state.json` go first. A kill in between leaves folders without an entry,
+        which the next opening for training or the next call removes. In the other order it would
+        leave an entry without its folder, which is damage.
         """
         state = self._state()
         named = state.get("checkpoints", {})
@@ -136,8 +137,8 @@ class RunWriter(RunReader):
     ) -> None:
         """Write `config.json` and `provenance.json` once, and a row of `attempts.jsonl`.
 
-        `models` is what the unit is trained from. Raises UserError if what was committed was
-        trained from others.
+        `models` are those that the unit is trained from. Raises UserError if earlier attempts
+        trained it from others and committed that.
         """
         self._models = models or self.models
         for role, model in self.models.items():
@@ -147,8 +148,8 @@ class RunWriter(RunReader):
                 )
         now = provenance() | {"models": self._models}
         if not self.started:
-            # `started` looks for the configuration, so it comes last: a kill between the two writes
-            # both again.
+            # `started` looks for the configuration, which thus comes last: after a kill between the
+            # two files the next attempt writes both.
             write_atomically(self.path / PROVENANCE, pretty(now))
             write_atomically(self.path / CONFIG, pretty(config))
         started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -158,7 +159,8 @@ class RunWriter(RunReader):
         """Write `data.json` once: training data, rows that were left out, origins of the golds."""
         if self.document(DATA) is None:
             self.write_document(DATA, counts)
-        else:  # by an attempt that may have ended before its first commit
+        else:
+            # An earlier attempt wrote it, and may have ended before a commit vouched for it.
             self._documents[DATA] = file_sha256(self.path / DATA)
 
     # --- rows and documents ---
@@ -173,7 +175,7 @@ class RunWriter(RunReader):
         append_timing(self, row)
 
     def write_document(self, name: str, value: Any) -> None:
-        """Write `name`, a JSON file of its own, replacing what was there."""
+        """Write `value` into the JSON file `name`, in place of an earlier value."""
         self._write(name, pretty(_finite(value)).encode())
 
     def write_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
@@ -190,7 +192,7 @@ class RunWriter(RunReader):
     # --- checkpoints and commits ---
 
     def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
-        """Make a checkpoint complete or not at all: `save` fills a scratch folder, then renamed.
+        """Make a checkpoint, whole or not at all: `save` fills a scratch folder, renamed last.
 
         It counts from the next `commit` on. A kill leaves a `.tmp` folder before the rename, and
         after it a folder that `state.json` does not name; the next opening removes either, and the
@@ -213,16 +215,13 @@ class RunWriter(RunReader):
         sync(target.parent)
 
     def commit(self, next_step: int) -> None:
-        """Everything written so far is valid and training goes on at `next_step`.
+        """Commit everything written so far; training goes on at `next_step`.
 
-        A kill leaves, by where it strikes:
-
-        - before `state.json` is replaced, the commit before this one: its learner's state is still there, and rows and
-          checkpoints after it are removed at the next opening;
-        - after it, this commit: learner's states of earlier checkpoints may be left, which nothing reads and the next
-          commit removes.
-
-        The other way round, a kill could leave no learner's state from which to go on.
+        A kill before `state.json` is replaced leaves the previous commit: its learner's state still
+        exists, and the next opening removes later rows and checkpoints. A kill afterwards leaves
+        this commit. It may leave learner's states of earlier checkpoints, too, which nothing reads
+        and the next commit removes. If those states were removed first, a kill could leave no
+        learner's state from which to go on.
         """
         for name, file in self._logs.items():
             file.flush()
@@ -237,10 +236,10 @@ class RunWriter(RunReader):
                 _remove_learner_state(folder)
 
     def finish(self) -> None:
-        """Training is complete: the learner's state is no longer needed.
+        """Note that training is complete, after removing the learner's state.
 
-        `DONE` comes last. A kill before it leaves a unit whose steps are all committed, and the
-        next attempt trains nothing, needs no learner's state, and comes here again.
+        `DONE` comes last. A kill before it leaves a unit whose steps are all committed: the next
+        attempt trains nothing, needs no learner's state, and calls `finish` again.
         """
         for folder in self.checkpoints().values():
             _remove_learner_state(folder)
@@ -265,8 +264,9 @@ class RunWriter(RunReader):
     # --- taking back what was not committed ---
 
     def _cut_to_committed(self, log: str) -> _CommittedPart:
-        """Truncate a log to what was committed. Raises Damaged if that is not what was written."""
-        path, state, part = self.path / log, self._state(), _CommittedPart()
+        """Truncate a log to its committed bytes. Raises Damaged if these are not as written."""
+        path, state = self.path / log, self._state()
+        part = _CommittedPart()
         path.touch()
         part.extend(path, committed_bytes(state, log))
         self._verify_log(state, log, part.size, part.sha256.hexdigest())
@@ -275,7 +275,7 @@ class RunWriter(RunReader):
         return part
 
     def _remove_uncommitted_checkpoints(self) -> None:
-        for scratch in (self.path / "checkpoints").glob("*.tmp"):
+        for scratch in (self.path / CHECKPOINTS).glob("*.tmp"):
             shutil.rmtree(scratch)
         committed = self.committed_checkpoints()
         for step, folder in self.checkpoints().items():
@@ -291,7 +291,7 @@ class _CommittedPart:
         self.sha256 = hashlib.sha256()
 
     def extend(self, path: Path, size: int) -> None:
-        """Take in what the file holds from the present end up to `size` bytes."""
+        """Take in the file's bytes from the present end up to `size`."""
         with path.open("rb") as file:
             file.seek(self.size)
             data = file.read(size - self.size)
@@ -310,19 +310,19 @@ def write_slice(
 ) -> bool:
     """Write the records of a slice, one for each of its problems, and the `texts` that are kept.
 
-    Returns False if the slice is there. With `replace` it is written in any case, for records with
-    other grades. The file is whole or not there, and the first to write it wins. Writing needs no
-    lease: any evaluator takes the same samples of a slice, or samples of the same law, and only
-    grades of a slice ever change.
+    Returns False if the slice exists already; with `replace` its records get other grades. The file
+    is whole or absent, and the first evaluator to write it wins. Writing needs no lease: all
+    evaluators take the same samples of a slice, or samples of the same law, and only grades of a
+    slice ever change.
 
     The texts come first. A kill between the two files leaves texts without a slice, which no reader
-    opens and the next writer of the slice replaces; the other way round, a slice could lack them
+    opens and the next writer of the slice replaces. In the other order a slice could lack its texts
     for good.
     """
     assert [record.n for record in records] == [part.samples] * part.width
     folder = run.evaluation_path(evaluation_id, step)
     if not replace and (folder / part.name).exists():
-        return False  # the texts that are there are those of its responses
+        return False  # and keep its texts, which are of the same responses
     folder.mkdir(parents=True, exist_ok=True)
     write_texts(folder, part, texts)
     lines = "".join(_line(record.to_row()) for record in records)
@@ -344,7 +344,7 @@ def note_evaluation_error(
 
 
 def forget_evaluation_errors(run: RunReader) -> None:
-    """Let what failed to be evaluated be tried again."""
+    """Remove the notes of failed evaluations, so that evaluators try them again."""
     for name in (ERROR, TRACEBACK):
         for path in run.path.glob(f"evals/*/*/{name}"):
             path.unlink(missing_ok=True)
@@ -358,14 +358,14 @@ def append_timing(run: RunReader, row: dict[str, Any]) -> None:
 
 
 def _remove_learner_state(checkpoint: Path) -> None:
-    """A kill may leave a part of it, which no reader opens."""
+    """Remove the learner's state. A kill may leave a part of it, which no reader opens."""
     (checkpoint / LEARNER_STATE).unlink(missing_ok=True)
     if (checkpoint / LEARNER_FOLDER).exists():
         shutil.rmtree(checkpoint / LEARNER_FOLDER)
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off what a kill left of a last line, so that the next row starts on its own.
+    """Cut off a last line that a kill left incomplete, so that the next row gets its own line.
 
     A file that ends in a whole line is left alone: an evaluator may append a row in this instant.
     """
@@ -386,7 +386,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinities are missing numbers: null."""
+    """`value` with null for NaN and infinities, which count as missing numbers."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

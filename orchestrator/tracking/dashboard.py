@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore"
-    )  # wandb's dependencies deprecate each other, wandb-workspaces itself
+    # wandb's dependencies deprecate each other, and wandb-workspaces itself.
+    warnings.simplefilter("ignore")
     import wandb
     from wandb_workspaces import expr
     from wandb_workspaces import workspaces as ws
@@ -32,11 +31,18 @@ from orchestrator.tracking.projection import results_id
 PANELS_ACROSS = 3
 REASON_CHARACTERS = 160
 
-
 # The columns of each section, in the order of its panels.
 TRUST_REGION = (
-    *("beta", "teacher_feasible", "behavior_kl", "sequence_kl", "acceptance", "replaced"),
-    *("support_auroc", "teacher_entropy", "teacher_log_prob", "student_log_prob"),
+    "beta",
+    "teacher_feasible",
+    "behavior_kl",
+    "sequence_kl",
+    "acceptance",
+    "replaced",
+    "support_auroc",
+    "teacher_entropy",
+    "teacher_log_prob",
+    "student_log_prob",
 )
 OBJECTIVE = (
     "loss",
@@ -47,8 +53,13 @@ OBJECTIVE = (
     "lr",
 )
 COST = (
-    *("response_tokens", "response_length", "truncated"),
-    *("rounds_per_token", "teacher_positions", "draft_acceptance", "draft_length"),
+    "response_tokens",
+    "response_length",
+    "truncated",
+    "rounds_per_token",
+    "teacher_positions",
+    "draft_acceptance",
+    "draft_length",
 )
 SECONDS = (ROLLOUT, SCORE, LEARN)
 
@@ -148,7 +159,8 @@ def logged_columns(units: Sequence[Unit]) -> set[str]:
     behaviors = set()
     for unit in units:
         if unit.is_trial:
-            behaviors |= {behavior_at(unit.method, unit.knobs, step) for step in range(unit.steps)}
+            for step in range(unit.steps):
+                behaviors.add(behavior_at(unit.method, unit.knobs, step))
     columns: set[str] = set()
     for behavior in behaviors:
         columns |= columns_of_step(behavior.needs_teacher, behavior.measures)

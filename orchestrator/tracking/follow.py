@@ -1,5 +1,7 @@
-"""Keeps a tracker up to date beside a sweep and after it. The tracker may lag, fail or hang: no
-sweep waits or fails for it.
+"""Keeps a tracker up to date beside a sweep and after it; a tracker may lag, fail or hang.
+
+No sweep fails for its tracker. Once its work is done, a sweep waits for the tracker only while
+runs still reach it, and no longer than PATIENCE_S from one run to the next.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from orchestrator.tracking.projection import Projection, Results, Table, project
 from orchestrator.tracking.tracker import Tracker, tracker_function
 
 EVERY_S = 30.0
-PATIENCE_S = 60.0  # without a run getting through
+PATIENCE_S = 60.0  # the longest wait for the next run to reach the tracker
 REASON_CHARACTERS = 160
 
 
@@ -26,7 +28,7 @@ REASON_CHARACTERS = 160
 class Mirror:
     """The tracker of one submission; `say` shows a line, `again` is the command that catches up.
 
-    Without a tracker, since the user has switched it off, nothing is shown or said.
+    It shows and says nothing if the user has switched the tracker off.
     """
 
     study: Study
@@ -35,7 +37,7 @@ class Mirror:
     every: float = EVERY_S
     patience: float = PATIENCE_S
     _trouble: str | None = None  # why the tracker is behind, if it is
-    _moved: float = 0.0  # when a run last got through
+    _moved: float = 0.0  # when a run last reached the tracker
     _thread: threading.Thread | None = field(default=None, repr=False)
 
     @cached_property
@@ -88,9 +90,10 @@ class Mirror:
         """
         assert self._thread is not None
         self._moved = time.monotonic()
-        while (
-            self._thread.is_alive() and (left := self._moved + self.patience - time.monotonic()) > 0
-        ):
+        while self._thread.is_alive():
+            left = self._moved + self.patience - time.monotonic()
+            if left <= 0:
+                break
             self._thread.join(left)
         if self._thread.is_alive():
             self._trouble = self._trouble or f"{tracker.place} does not answer"
@@ -113,13 +116,13 @@ class Mirror:
             if results is not None:
                 tracker.show_results(results)
             self._trouble = None
-        except Exception as error:  # a tracker's libraries may raise anything; no sweep ends for it
+        except Exception as error:  # a tracker's libraries may raise anything; the sweep goes on
             reason = " ".join(str(error).split())[:REASON_CHARACTERS] or type(error).__name__
             self._trouble = f"{tracker.place}: {reason}"
 
 
 def projections(study: Study, goes_on: bool = False) -> Iterator[Projection]:
-    """Yield all units that show anything; `goes_on`: whether this process runs a sweep of them."""
+    """Yield the units that show anything; `goes_on` while this process runs their sweep."""
     study = with_confirmation(study.snapshot())
     for unit, unit_status in zip(study.units, status.collect(study), strict=True):
         shown = project(study.setup_of(unit), unit, study.reader(unit), unit_status.state, goes_on)

@@ -1,4 +1,4 @@
-"""Finds W&B's mode, server and login, and notes the content that was sent of each run."""
+"""Finds W&B's mode, server and login, and notes which content of each run was sent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.experiment import units
+from orchestrator.experiment.reading import from_here
 from orchestrator.records.files import write_atomically
 
 # This module reads wandb's two files itself. `wandb.login(prompt=False)` sends a key that it finds
 # to the server, and fails if the server does not answer; importing wandb takes 0.6 s of a
-# processor. `trb submit` and `trb doctor` need the mode at their start, also without network and if
-# nothing is ever sent.
+# processor. `trb submit` and `trb doctor` need the mode at their start, also without a network, and
+# also if they send nothing.
 
 # The cloud's two addresses, which share accounts.
 CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
@@ -66,7 +67,7 @@ def mirror_folder(runs: Path) -> Path:
 
 
 def remember(run_id: str, content: Any, runs: Path, mode: str) -> None:
-    """Note the content that W&B was given of a run; `content` is anything JSON holds."""
+    """Note that W&B was given this `content` of a run, which is any value that JSON can hold."""
     write_atomically(_marker(run_id, runs), json.dumps(_state(content, mode)), durable=False)
 
 
@@ -102,12 +103,14 @@ def noted_project(project: str, runs: Path) -> str | None:
 
 def leet_command(runs: Path) -> str:
     """The command that shows offline runs in the terminal."""
-    return f"{_program()} leet {shlex.quote(_nearby(mirror_folder(runs) / 'wandb'))}"
+    return f"{_program()} leet {shlex.quote(from_here(mirror_folder(runs) / 'wandb'))}"
 
 
 def sync_command(runs: Path) -> str:
     """The command that sends offline runs to the server; the star is for the shell."""
-    return f"{_program()} sync {shlex.quote(_nearby(mirror_folder(runs) / 'wandb'))}/offline-run-*"
+    return (
+        f"{_program()} sync {shlex.quote(from_here(mirror_folder(runs) / 'wandb'))}/offline-run-*"
+    )
 
 
 # --- private ---
@@ -116,12 +119,7 @@ def sync_command(runs: Path) -> str:
 def _program() -> str:
     """W&B's command: the one of this Python's environment if it has one."""
     beside = Path(sys.executable).with_name("wandb")
-    return shlex.quote(_nearby(beside)) if beside.exists() else "wandb"
-
-
-def _nearby(path: Path) -> str:
-    """The path relative to the working directory if it lies below that."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    return shlex.quote(from_here(beside)) if beside.exists() else "wandb"
 
 
 def _marker(run_id: str, runs: Path) -> Path:
@@ -129,8 +127,9 @@ def _marker(run_id: str, runs: Path) -> Path:
 
 
 def _state(content: Any, mode: str) -> dict[str, str]:
-    """Make the note of a run: the destination of its content, and a digest of it. Each server has
-    its own note.
+    """The note of a run: where its content went, and a digest of it.
+
+    It names the server, so that a run counts as not sent when the user turns to another server.
     """
     server = {"server": server_url()} if mode == "online" else {}
     return {"mode": mode, **server, "rows": units.digest(content)}

@@ -34,12 +34,12 @@ class Projection:
 
     @property
     def name(self) -> str:
-        """Distinctive parts first, as lists cut names: `TRB epsilon0=0.05 K=12 s0 · toy`."""
+        """`TRB epsilon0=0.05 K=12 s0 · toy`: distinctive parts first, since lists cut names."""
         return f"{self.unit.label} s{self.unit.seed} · {self.unit.setup}"
 
     @property
     def content(self) -> list[Any]:
-        """All content as JSON; a changed content must be sent."""
+        """All content as JSON values; if it has changed, trackers must show it again."""
         return [list(self.rows.items()), self.config, self.summary, self.outcome]
 
     @property
@@ -76,7 +76,7 @@ class Results:
 
     @property
     def content(self) -> list[Any]:
-        """All content as JSON; a changed content must be sent."""
+        """All content as JSON values; if it has changed, trackers must show it again."""
         return [self.tables, self.notes]
 
 
@@ -88,7 +88,7 @@ def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool)
 
 
 def outcome(state: str, goes_on: bool) -> str:
-    """Outcome of a unit in `state`: a unit that waits is open only while the sweep runs."""
+    """Outcome of a unit in `state`; one to be worked on is open only while it or its sweep runs."""
     match state:
         case "done":
             return FINISHED
@@ -113,7 +113,8 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
     # Clock times are noted before the commit, so some may belong to steps that a kill undid.
     for step, clocked in kept_steps(run).items():
         if step in rows:
-            rows[step] |= {f"time/{part}": seconds for part, seconds in clocked.parts.items()}
+            for part, seconds in clocked.parts.items():
+                rows[step][f"time/{part}"] = seconds
     ids = evaluation_protocol.evaluation_ids(setup)
     evaluated: set[int] = set()
     for evaluation_id in ids.values():
@@ -139,8 +140,8 @@ def results_id(experiment: Experiment) -> str:
 def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
     """All values of `config.json` by names such as `training.optimizer.lr`, and the run's code.
 
-    Before a unit's start these are the values it would start with. Names without a value are left
-    out.
+    Before the unit starts, these are the values with which it would start. Names without a value
+    are left out.
     """
     started = run.config() if run.started else {}
     made_with = run.provenance() if run.started else {}

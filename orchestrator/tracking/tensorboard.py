@@ -1,8 +1,8 @@
 """TensorBoard as a tracker: an event file for each unit and for the results, in `runs/.tensorboard`.
 
-The bytes of an event file follow from the run directory, except for the time in its name. Bringing
-it up to date appends the records that it lacks. A kill leaves a shorter file, and the next call
-goes on from there, so no note says what was written. Where records change, for example since a
+The bytes of an event file follow from the run directory and the time in the file's name. An update
+appends the records that the file lacks. A kill leaves a shorter file, which the next update
+continues, so no note of the written records is needed. If records have changed, for example since a
 score got more samples, a new file takes the place of the old one.
 """
 
@@ -32,11 +32,10 @@ from orchestrator.sheet import Sheet, to_markdown
 from orchestrator.tracking.projection import FINISHED, OPEN, Projection, Results, Table
 
 FOLDER = ".tensorboard"
-PREFIX = "events.out.tfevents."  # by which TensorBoard knows event files; it reads them by name
+PREFIX = "events.out.tfevents."  # of all event files; TensorBoard reads them in the order of names
 HEAD_BYTES, TAIL_BYTES = 12, 4  # around the data of a record: its length, and two checksums
 
-
-EventsOf = Callable[[float], Iterable[Event]]  # of the time of their file
+EventsOf = Callable[[float], Iterable[Event]]  # takes the time of the event file
 
 
 def open_tracker(study: Study) -> TensorBoard:
@@ -77,12 +76,14 @@ class TensorBoard:
             self._written[name] = digest(content)
 
 
-# --- events; the time of a file is that of all events that the records have no time for ---
+# --- events; one without a time in the records gets the time of its file ---
 
 
 def unit_events(projection: Projection, file_time: float) -> Iterator[Event]:
     """Yield a unit as TensorBoard's events: hyperparameters, configuration, rows and its end."""
-    unit, clock, at = projection.unit, projection.clock(), file_time
+    unit = projection.unit
+    clock = projection.clock()
+    at = file_time
     started = plugin_data_pb2.SessionStartInfo(start_time_secs=at)
     hparams = {"method": unit.method or unit.kind, "setup": unit.setup, "seed": unit.seed}
     for key, value in (hparams | unit.knobs).items():
@@ -130,7 +131,7 @@ def _table(name: str, table: Table, at: float) -> Event:
 def _session(tag: str, **part: Any) -> Summary:
     """One end of a session of the plugin for hyperparameters."""
     content = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **part)
-    # A mapping has another order in each process, unless it is asked for.
+    # Without `deterministic`, protobuf may write a mapping in another order in each process.
     plugin = SummaryMetadata.PluginData(
         plugin_name=metadata.PLUGIN_NAME, content=content.SerializeToString(deterministic=True)
     )
@@ -152,23 +153,25 @@ def bring_up_to_date(folder: Path, events: EventsOf) -> None:
         written, records = newest.read_bytes(), _records(events, written_at)
         whole, kept = _agreeing(written, records)
         lacking = _framed(records[whole:])
-        if lacking.startswith(written[kept:]):  # of a record that a kill has cut off, or empty
+        # After the whole records the file ends, or has a part of the next one that a kill cut off.
+        # Any other bytes are records that have changed.
+        if lacking.startswith(written[kept:]):
             if lacking:
                 _write_at(newest, kept, lacking)
             return
         file_time = max(file_time, written_at + 1)  # readers sort the files of a folder by name
     _write_at(folder / f"{PREFIX}{file_time}.trb", 0, _framed(_records(events, file_time)))
     # A TensorBoard that has the replaced file open looks for the next one at its end. Without the
-    # file it would never do so, hence its empty shell stays until the next replacement.
+    # file it would never do so, so the file stays, emptied, until the next replacement.
     for file in files[:-1]:
         file.unlink()
-    for file in files[-1:]:
-        os.truncate(file, 0)
+    if files:
+        os.truncate(files[-1], 0)
 
 
 def _records(events: EventsOf, file_time: int) -> list[bytes]:
-    """All records of an event file, as they are without length and checksums."""
-    start = SessionLog(status=SessionLog.START)  # a reader drops what older files gave it
+    """All records of an event file, without lengths and checksums."""
+    start = SessionLog(status=SessionLog.START)  # makes readers drop the events of older files
     head = [
         Event(wall_time=file_time, file_version="brain.Event:2"),
         Event(wall_time=file_time, session_log=start),
@@ -189,7 +192,7 @@ def _agreeing(written: bytes, records: list[bytes]) -> tuple[int, int]:
 
 
 def _framed(records: list[bytes]) -> bytes:
-    """Records as they are in a file, with length and checksums."""
+    """The bytes of records in a file, with lengths and checksums."""
     buffer = io.BytesIO()
     writer = RecordWriter(buffer)
     for record in records:

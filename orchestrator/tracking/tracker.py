@@ -1,7 +1,7 @@
-"""The seam to trackers: each shows a sweep outside its run directories, in W&B for example.
+"""The interface of trackers, which show a sweep outside of its run directories, in W&B for example.
 
-docs/add-a-tracker.md explains how to write one. `follow` calls it in a thread beside the sweep, so
-a tracker may be slow, hang or raise.
+docs/add-a-tracker.md explains how to write a tracker. `follow` calls it in a thread beside the
+sweep, so a tracker may be slow, hang or raise.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KEY = "runtime.tracker"
 class Tracker(Protocol):
     """Shows the projections of one study in one place.
 
-    The program reads nothing back from a tracker. Whatever was shown before, by this process or by
-    one that was killed, `show` leaves each row of the projection there once.
+    The program reads nothing back from a tracker. After `show` the tracker has each row of the
+    projection once, also if an earlier process that was killed had shown some of them.
     """
 
     @property
@@ -48,7 +48,7 @@ class Tracker(Protocol):
     def show(self, projection: Projection) -> None:
         """Show a unit. Called often, and mostly with a unit that is shown already.
 
-        Raises any exception where it cannot; the next call tries again.
+        It may raise any exception; the next call tries again.
         """
         ...
 
@@ -63,8 +63,9 @@ OpenTracker = Callable[[Study], Tracker | None]
 
 @dataclass(frozen=True)
 class TrackerRow:
-    """A shipped tracker: its function as `module:function`, and the packages that it imports beyond
-    the default install, each under its name for pip.
+    """A shipped tracker: its function as `module:function`, and the packages that it imports.
+
+    `packages` are those beyond the default install, under their names for pip.
     """
 
     function: str

@@ -1,8 +1,8 @@
 """Shows run directories in Weights & Biases, as a projection that can be rebuilt at any time.
 
-Offline, a run's fragments are removed and written anew; online, rows that the server has are
-skipped. Only committed steps are sent, so a crash neither loses nor doubles a row. Every call to
-the server has a time limit.
+Offline, an upload removes the earlier files of a run and writes the run anew; online, it skips the
+rows that the server has. It sends committed steps alone, so a crash neither loses nor doubles a
+row. Every call to the server has a time limit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def mirror_results(experiment: Experiment, results: Results, runs: Path, mode: s
     The tables are in the run's summary. Sending them again replaces them and doubles nothing.
     """
     setups = list(experiment.setups)
-    # A method of their own is a group of their own in the workspace.
+    # The workspace groups runs by method, so the results count as a method of their own.
     config = {"method": "results", "setup": ", ".join(setups)}
     notes = "\n".join(results.notes)
     facts = RunFacts(results.id, results.name, "results", setups, config, notes)
@@ -87,11 +87,11 @@ def project_page(project: str) -> str | None:
 
 @contextmanager
 def _service(mode: str) -> Iterator[None]:
-    """wandb's service for one run. After a failed run a new service is started, since the old one
-    keeps its id taken.
+    """Provide wandb's service for one run.
 
-    Offline the service ends with each run. It closes a run's file only some time after the run was
-    finished, and a kill before that would lose rows that are noted as sent.
+    It ends after a failed run, whose id it would keep in use; wandb then starts another one.
+    Offline it ends with each run: it would close the file of a finished run only some time later,
+    and a kill before that would lose rows that are noted as sent.
     """
     try:
         yield
@@ -120,7 +120,7 @@ def _open(
     if mode == "offline":
         for fragment in (folder / "wandb").glob(f"offline-run-????????_??????-{facts.id}"):
             shutil.rmtree(fragment)
-    wandb.setup(wandb.Settings(silent=True))  # silent before the login, which would be announced
+    wandb.setup(wandb.Settings(silent=True))  # before the login, which wandb would announce
     run = wandb.init(
         project=experiment.runtime.wandb_project,
         id=facts.id,

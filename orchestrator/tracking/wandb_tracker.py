@@ -1,4 +1,4 @@
-"""W&B as a tracker: its mode, when a run must be sent, and the lines that say where runs are."""
+"""W&B as a tracker: its mode, when to send a run, and the lines that say where W&B shows runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.tracking.login import (
 from orchestrator.tracking.projection import OPEN, Projection, Results
 
 HEARTBEAT_S = 120.0  # W&B marks a run that is silent for some minutes as crashed
-ASKING_S = 5.0
+ASKING_S = 5.0  # longest wait for the server to name the project's page
 
 
 def open_tracker(study: Study) -> WandbTracker | None:
@@ -81,9 +81,9 @@ class WandbTracker:
     def is_stale(self, projection: Projection) -> bool:
         """Whether W&B shows a unit out of date.
 
-        Offline, a run cannot be left open, so a unit is sent when it is done or the sweep has
-        ended. Online, open runs are sent now and then even without new rows, so that W&B does not
-        take them for crashed.
+        Offline, a run cannot stay open, so a unit counts as stale only once it is done or the sweep
+        has ended. Online, open runs are sent every HEARTBEAT_S even without new rows, so that W&B
+        does not mark them as crashed.
         """
         is_open = projection.outcome == OPEN
         if is_open and self.mode == "offline":
@@ -113,8 +113,9 @@ class WandbTracker:
 
 
 def _ask_for_page(project_name: str, answers: list[str | None]) -> None:
-    """Append the page to `answers`, since a thread returns nothing. Errors show up later, when runs
-    are sent.
+    """Append the page to `answers`, since a thread returns nothing.
+
+    Errors are left out here: they come again, and are reported, when runs are sent.
     """
     from orchestrator.tracking.upload import project_page
 

@@ -11,7 +11,7 @@ from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.methods import (
     BASE,
     METHODS,
-    annealed_budget,
+    annealed,
     annealed_temperature,
     annealed_veto,
     behavior_at,
@@ -112,12 +112,12 @@ def test_a_setups_own_title_is_its_heading() -> None:
 @pytest.mark.parametrize("horizon", [15, 25, 50])
 def test_budget_schedule(epsilon0: float, horizon: int) -> None:
     """ε_k = ε0(1 − k/K), then exactly zero (paper, Section "Annealed Warmup")."""
-    assert annealed_budget(epsilon0, horizon, 0) == epsilon0
+    assert annealed(epsilon0, horizon, 0) == epsilon0
     for step in range(horizon):
         expected = epsilon0 * (horizon - step) / horizon
-        assert annealed_budget(epsilon0, horizon, step) == pytest.approx(expected, rel=1e-12)
-    assert annealed_budget(epsilon0, horizon, horizon - 1) > 0
-    assert [annealed_budget(epsilon0, horizon, step) for step in (horizon, horizon + 1, 399)] == [
+        assert annealed(epsilon0, horizon, step) == pytest.approx(expected, rel=1e-12)
+    assert annealed(epsilon0, horizon, horizon - 1) > 0
+    assert [annealed(epsilon0, horizon, step) for step in (horizon, horizon + 1, 399)] == [
         0,
         0,
         0,
@@ -125,7 +125,7 @@ def test_budget_schedule(epsilon0: float, horizon: int) -> None:
 
 
 def test_budget_halves_in_the_middle() -> None:
-    assert annealed_budget(0.05, 50, 25) == 0.025
+    assert annealed(0.05, 50, 25) == 0.025
 
 
 @pytest.mark.parametrize("tau0", [0.8, 0.9, 0.95])
