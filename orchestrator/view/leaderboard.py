@@ -42,6 +42,11 @@ class Placing:
         return f"{self.setup}/{self.method}"
 
     @property
+    def unit_prefix(self) -> str:
+        """The beginning of the ids of its units."""
+        return f"{self.setup}-{self.method}-"
+
+    @property
     def score(self) -> Estimate | None:
         """The average by which the checkpoint was chosen."""
         return self.chosen.columns[AVERAGE].score if self.chosen else None

@@ -15,6 +15,7 @@ from orchestrator.sheet import Cell, Mark
 from orchestrator.view.live_table import LiveTable
 from orchestrator.view.reading import Progress
 from orchestrator.view.rollout_tokens import LEGEND, KeptRollout, coloured, kept_rollouts
+from orchestrator.view.searching import holds_words
 
 HEADINGS = ("Method", "Seed", "Step", "No.", "Reward", "Tokens", "Survived %")
 NOTHING = "No rollouts are kept token by token here; runtime.rollout_texts says how many are."
@@ -87,11 +88,11 @@ class RolloutsPane(Vertical):
         self._fill()
 
     def _fill(self) -> None:
-        rows, words = {}, self._words.casefold().split()
+        rows = {}
         for key, each in self._rollouts.items():
             sample, unit = each.sample, each.unit
-            searched = f"{unit.label} {unit.id} {sample.prompt}{''.join(sample.tokens)}".casefold()
-            if not all(word in searched for word in words):
+            searched = f"{unit.label} {unit.id} {sample.prompt}{''.join(sample.tokens)}"
+            if not holds_words(searched, self._words):
                 continue
             mark: Mark = "good" if sample.reward else "bad"
             share = "" if each.survived is None else tenths_text(100 * each.survived)

@@ -14,10 +14,12 @@ from textual.widgets import DataTable, Select, Static
 from analysis.labels import BASE, benchmark_label, method_label
 from analysis.table.model import Table
 from orchestrator.errors import UserError
-from orchestrator.sheet import Cell, Mark
+from orchestrator.planning.numbers import counted
+from orchestrator.sheet import MARK_STYLES, Cell, Mark
 from orchestrator.view.live_table import LiveTable
 from orchestrator.view.reading import Progress
 from orchestrator.view.responses import (
+    ALL,
     Answered,
     Filter,
     ProblemRow,
@@ -26,13 +28,13 @@ from orchestrator.view.responses import (
     filters,
     selected_sources,
 )
+from orchestrator.view.searching import holds_words
 
-ALL = "all problems"
 NO_TEXTS = (
     "No texts of responses are kept here. Evaluations keep them since evaluation.keep_texts exists; "
     "0 keeps none."
 )
-MARKS: dict[str, Mark] = {"right": "good", "wrong": "bad"}  # of verdicts; the others are warnings
+MARKS: dict[str, Mark] = {"right": "good", "wrong": "bad"}  # other verdicts are warnings
 Place = tuple[str, str]  # a setup and a benchmark
 
 
@@ -143,15 +145,16 @@ class SamplesPane(Vertical):
         self._fill_problems()
 
     def _fill_problems(self) -> None:
-        holds = self._filters.get(str(self.query_one("#filter", Select).value), lambda _: True)
-        words, rows = self._words.casefold().split(), {}
+        chosen = str(self.query_one("#filter", Select).value)
+        passes = self._filters.get(chosen, lambda _: True)
+        rows = {}
         for key, row in self._problems.items():
-            if holds(row.responses) and all(word in _searched(row) for word in words):
+            if passes(row.responses) and holds_words(_searched(row), self._words):
                 count = len(row.responses)
                 mark: Mark | None = "good" if row.right == count else None
                 rows[key] = [Cell(key), Cell(f"{row.right}/{count}", mark=mark)]
-        heading = f"{len(rows)} problem{'' if len(rows) == 1 else 's'}"
-        self.query_one("#problem-rows", LiveTable).show([heading, "Right"], rows)
+        headings = [counted(len(rows), "problem"), "Right"]
+        self.query_one("#problem-rows", LiveTable).show(headings, rows)
         if not rows:
             self.query_one("#response-rows", LiveTable).show(["Grade"], {})
             self._say("No problem passes the filter." if self._problems else NO_TEXTS)
@@ -191,9 +194,8 @@ class SamplesPane(Vertical):
         for key, each in self._responses.items():
             source, text = each.source, each.text
             sample = f"{text.sample} fresh" if source.fresh else f"{text.sample}"
-            mark = MARKS.get(each.verdict, "warning")
             rows[key] = [
-                Cell(each.verdict, mark=mark),
+                Cell(each.verdict, mark=_mark(each)),
                 Cell(text.answer or ""),
                 Cell(method_label(source.method or BASE)),
                 Cell(str(source.seed) if source.method else ""),
@@ -211,8 +213,8 @@ class SamplesPane(Vertical):
         """Show the prompt as the model saw it, and the response after it."""
         text = each.text
         shown = Text.assemble((f"gold {text.gold} · answer {text.answer} · ", "bold"))
-        mark = {"right": "green", "wrong": "red"}.get(each.verdict, "yellow")
-        shown.append(f"{each.verdict} · {text.tokens} tokens\n", mark)
+        style = MARK_STYLES[_mark(each)]
+        shown.append(f"{each.verdict} · {text.tokens} tokens\n", style)
         shown.append(text.prompt, "dim")
         shown.append(text.text)
         self._say(shown)
@@ -255,6 +257,13 @@ class SamplesPane(Vertical):
             self._read_responses(problem)
 
 
+def _mark(each: Answered) -> Mark:
+    return MARKS.get(each.verdict, "warning")
+
+
 def _searched(row: ProblemRow) -> str:
-    texts = [row.problem, *(each.text.text for each in row.responses)]
-    return "\n".join([*texts, row.responses[0].text.prompt]).casefold()
+    """The text that a search for problems looks through."""
+    texts = [row.problem, row.responses[0].text.prompt]  # the same prompt for all responses
+    for each in row.responses:
+        texts.append(each.text.text)
+    return "\n".join(texts)
