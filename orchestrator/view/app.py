@@ -238,7 +238,8 @@ def headline(study: Study, progress: Progress | None) -> Text:
         text.append(f" · {from_here(study.runs)}", "dim")
         return text.append("\nReading run directories…")
     overview = progress.overview
-    done, of = sum(s.step for s in overview.units), sum(s.steps for s in overview.units)
+    done = progress.steps
+    of = sum(s.steps for s in overview.units)
     if of:
         bar = progress_bar(done, of, BAR)
         text.append(f" {bar}", MARK_STYLES[progress_mark(done, of)])

@@ -36,6 +36,11 @@ class Progress:
     read_at: float  # seconds since 1970
     lock: threading.Lock
 
+    @property
+    def steps(self) -> int:
+        """Steps that the units have taken together."""
+        return sum(s.step for s in self.overview.units)
+
 
 @dataclass
 class SweepReader:

@@ -8,16 +8,18 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import DataTable, Select, Static
 
 from analysis.labels import BASE, benchmark_label, method_label
 from analysis.table.model import Table
+from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.planning.numbers import counted
 from orchestrator.sheet import MARK_STYLES, Cell, Mark
 from orchestrator.view.live_table import LiveTable
 from orchestrator.view.reading import Progress
+from orchestrator.view.reading_pane import ReadingPane
 from orchestrator.view.responses import (
     ALL,
     Answered,
@@ -38,7 +40,7 @@ MARKS: dict[str, Mark] = {"right": "good", "wrong": "bad"}  # other verdicts are
 Place = tuple[str, str]  # a setup and a benchmark
 
 
-class SamplesPane(Vertical):
+class SamplesPane(ReadingPane):
     """The problems of one benchmark on the left; on the right the responses to the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -61,15 +63,13 @@ class SamplesPane(Vertical):
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
-        self._progress: Progress | None = None
-        self._table: Table | None = None
         self._filters: dict[str, Filter] = {}
         self._reader = ResponseReader()
         self._places: list[Place] = []
         self._problems: dict[str, ProblemRow] = {}
         self._responses: dict[str, Answered] = {}
-        self._words, self._every_step, self._on_screen = "", False, False
-        self._read_for: object = None
+        self._words = ""
+        self._every_step = False
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="choices"):
@@ -90,43 +90,45 @@ class SamplesPane(Vertical):
         self._words = words
         self._fill_problems()
 
-    def show(self, progress: Progress) -> None:
-        """Take one reading of the units; texts are read when they are on the screen."""
-        self._progress = progress
-
     def show_table(self, table: Table | None) -> None:
-        """Take the table that selects the checkpoints."""
+        """Take the table that selects the checkpoints; the first one fills the choices."""
         if table is None or table.evidence is None or self._progress is None:
             return
-        first, self._table = self._table is None, table
-        if first:
-            places: list[tuple[str, Place]] = []
-            setups = self._progress.study.experiment.setups
-            for name, setup in setups.items():
-                for key, run in setup.evaluation.benchmarks.items():
-                    label = benchmark_label(key, run)
-                    places.append((f"{name} {label}" if len(setups) > 1 else label, (name, key)))
-            self._places = [place for _, place in places]
-            self.query_one("#benchmark", Select).set_options(places)
-            self.query_one("#benchmark", Select).value = places[0][1]
-            self._filters = filters(self._progress.study.experiment.methods)
-            names = [(name, name) for name in self._filters]
-            self.query_one("#filter", Select).set_options(names)
-        self.refresh_texts()
+        if self._table is None:
+            self._fill_choices(self._progress.study.experiment)
+        super().show_table(table)
 
-    def refresh_texts(self) -> None:
-        """Read the texts of the chosen benchmark, if the pane is on the screen."""
+    def _fill_choices(self, experiment: Experiment) -> None:
+        """Offer the benchmarks of all setups, and the filters for the methods."""
+        choices: list[tuple[str, Place]] = []
+        for name, setup in experiment.setups.items():
+            for key, run in setup.evaluation.benchmarks.items():
+                label = benchmark_label(key, run)
+                several = len(experiment.setups) > 1
+                choices.append((f"{name} {label}" if several else label, (name, key)))
+                self._places.append((name, key))
+        self.query_one("#benchmark", Select).set_options(choices)
+        self.query_one("#benchmark", Select).value = self._places[0]
+        self._filters = filters(experiment.methods)
+        names = [(name, name) for name in self._filters]
+        self.query_one("#filter", Select).set_options(names)
+
+    def basis(self, progress: Progress) -> object:
+        """The setup with the benchmark, and the table; None before the first table."""
         place = self.query_one("#benchmark", Select).value
-        if self._table is None or not self._on_screen or not isinstance(place, tuple):
-            return
-        if (place, self._table) != self._read_for:
-            self._read_for = place, self._table
-            self._read_problems(*place)
+        if self._table is None or not isinstance(place, tuple):
+            return None
+        return place, self._table
+
+    def read(self, progress: Progress) -> None:
+        """Read the texts of the chosen benchmark."""
+        place = self.query_one("#benchmark", Select).value
+        assert isinstance(place, tuple)
+        self._read_problems(progress, *place)
 
     @work(thread=True, exclusive=True, group="problems")
-    def _read_problems(self, setup: str, benchmark: str) -> None:
-        progress, table = self._progress, self._table
-        assert progress is not None
+    def _read_problems(self, progress: Progress, setup: str, benchmark: str) -> None:
+        table = self._table
         assert table is not None
         assert table.evidence is not None
         try:
@@ -226,14 +228,7 @@ class SamplesPane(Vertical):
         if event.select.id == "filter":
             self._fill_problems()
         else:
-            self.refresh_texts()
-
-    def on_show(self) -> None:
-        self._on_screen = True
-        self.refresh_texts()
-
-    def on_hide(self) -> None:
-        self._on_screen = False
+            self.read_if_changed()
 
     def action_another_filter(self, by: int) -> None:
         """Take the next filter, or the one before."""
