@@ -125,7 +125,9 @@ def _add_members(
 
     Each file is read once, so that its sha256 is that of the bytes in the pack.
     """
-    search, members, local_paths = SecretSearch(), dict[str, Member](), set[bytes]()
+    search = SecretSearch()
+    members: dict[str, Member] = {}
+    local_paths: set[str] = set()
     for name, content in sorted(contents.items()):
         data = content.read_bytes() if isinstance(content, Path) else content
         line = search.line_of(data)
@@ -134,10 +136,11 @@ def _add_members(
             expected = "expected none; take it out before packing"
             raise UserError(f"{where}:{line}: holds a key or token: {expected}")
         check_name(name, output)
-        local_paths |= set(LOCAL_PATH.findall(data))
+        for path in LOCAL_PATH.findall(data):
+            local_paths.add(path.decode())
         members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
         _add(archive, name, data)
-    return members, sorted(path.decode() for path in local_paths)
+    return members, sorted(local_paths)
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

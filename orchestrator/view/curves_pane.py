@@ -47,6 +47,7 @@ class CurvesPane(ReadingPane):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        # With priority, since the list of methods takes these keys for itself.
         Binding("left", "another(-1)", "Previous", priority=True),
         Binding("right", "another(1)", "Next", priority=True),
         Binding("z", "zoom", "Zoom"),
@@ -101,13 +102,14 @@ class CurvesPane(ReadingPane):
         self.app.call_from_thread(self._take, quantity, curves)
 
     def _take(self, quantity: Quantity, curves: list[MethodCurve]) -> None:
+        # The user may have taken another quantity while this one was read.
         if self.query_one(Select).value == quantity.key:
             self._curves = curves
             self._draw()
 
     def _list_methods(self, table: Table) -> None:
         methods = self.query_one(SelectionList)
-        shown = set(methods.selected)
+        # A sweep's methods stay the same, and so must what the user has chosen of them.
         if methods.option_count:
             return
         several = len(table.places()) > 1
@@ -119,7 +121,7 @@ class CurvesPane(ReadingPane):
             label = f"{placing.setup} {placing.label}" if several else placing.label
             prompt = Text.assemble(("━━ ", f"rgb{colour}".replace(" ", "")), label)
             first = placing.method in (PROPOSED, REFERENCE) or number < FEW
-            methods.add_option(Selection(prompt, placing.key, first or placing.key in shown))
+            methods.add_option(Selection(prompt, placing.key, first))
 
     def _draw(self) -> None:
         plot, late = self.query_one(PlotextPlot), list[float]()

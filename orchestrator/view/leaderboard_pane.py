@@ -150,6 +150,7 @@ class LeaderboardPane(Vertical):
         if table.evidence is None:
             lines.append("Computing intervals…")
         for sentence in table.verdict.sentences:
+            # A sentence with a difference concerns one method, the others the whole table.
             if f"{placing.label} − " in sentence or " − " not in sentence:
                 lines.append(sentence)
         lines += table.notes[:1] if table.notes and table.notes[0].startswith("partial") else ()

@@ -42,7 +42,7 @@ class ReadingPane(Vertical):
             self.read(self._progress)
 
     def basis(self, progress: Progress) -> object:
-        """What the content rests on; the pane reads again when it changes. None: no reading yet."""
+        """A value that changes whenever the pane must read again; None while it cannot read yet."""
         raise NotImplementedError
 
     def read(self, progress: Progress) -> None:

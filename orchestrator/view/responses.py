@@ -85,6 +85,7 @@ def filters(methods: Iterable[str]) -> dict[str, Filter]:
     The untrained student, which fails most problems, passes no filter.
     """
     found: dict[str, Filter] = {ALL: lambda _: True}
+    # A default argument keeps the loop's present value; without it all lambdas see the last one.
     for name in REASONS:
         found[name] = lambda responses, name=name: _has(responses, name)
     for method in methods:
@@ -163,8 +164,9 @@ class ResponseReader:
                 self._known[source] = known = slices, _texts(study, source)
             for text in known[1]:
                 by_problem.setdefault(text.problem, []).append(Answered(source, text))
-        for source in [source for source in self._known if source not in selected]:
-            del self._known[source]  # of another benchmark, or no longer selected
+        for source in list(self._known):
+            if source not in selected:  # of another benchmark, or no longer selected
+                del self._known[source]
         return [ProblemRow(problem, tuple(each)) for problem, each in by_problem.items()]
 
     def responses(

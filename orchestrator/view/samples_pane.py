@@ -176,7 +176,9 @@ class SamplesPane(ReadingPane):
         setup, benchmark = place
         wanted = problem, self._every_step
         known = self._problems[problem].responses
+        # Responses of the selected checkpoints are there at once; files of the others take longer.
         self.app.call_from_thread(self._take_responses, wanted, list(known))
+        # Each source once, in the order of the table.
         selected = list(dict.fromkeys(each.source for each in known))
         try:
             with progress.lock:

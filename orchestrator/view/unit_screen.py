@@ -76,6 +76,7 @@ class UnitScreen(Screen[None]):
         self.app.call_from_thread(self._take, text, failure)
 
     def _take(self, text: str, failure: str) -> None:
+        # The user may have gone back while the log was read.
         if not self.is_attached:
             return
         self.query_one("#failure").display = bool(failure)
@@ -86,6 +87,7 @@ class UnitScreen(Screen[None]):
 
     def _fill(self) -> None:
         log = self.query_one(Log)
+        # The screen follows a growing log unless the user has scrolled up.
         at_end = log.is_vertical_scroll_end
         lines = []
         for line in self._text.splitlines():
@@ -114,6 +116,7 @@ class UnitScreen(Screen[None]):
 
     def action_back(self) -> None:
         words = self.query_one(Input)
+        # The first Escape ends the search, the next one leaves the screen.
         if words.display:
             words.value = ""
             words.display = False
