@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.commands.arguments import parse
+from orchestrator.commands.arguments import free_experiment, parse
 from orchestrator.commands.output import suit
 from orchestrator.commands.parser import trb_parser
 from orchestrator.errors import UserError, one_line, refuse
@@ -345,14 +345,12 @@ def _rerun(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from orchestrator.commands.export import export, only_experiment
+    from orchestrator.commands.export import export
+    from orchestrator.selection.results_folder import only_results
 
-    # Without an experiment argparse takes the first override for it.
-    if options.experiment is not None and "=" in options.experiment.name:
-        options.overrides = [str(options.experiment), *options.overrides]
-        options.experiment = None
+    free_experiment(options)
     if options.experiment is None:
-        options.experiment = only_experiment(options.runs or default_runs())
+        options.experiment = only_results(options.runs or default_runs())
     study = _sound(options)
     if _lack_runs(options):
         return 1
@@ -401,11 +399,8 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.gpu:
         from orchestrator.commands.doctor_gpu import PAIR, check_gpu
 
-        # Without an experiment argparse takes the first override for it.
-        if options.experiment is None or "=" in options.experiment.name:
-            first = [] if options.experiment is None else [str(options.experiment)]
-            options.overrides = [*first, *options.overrides]
-            options.experiment = PAIR
+        free_experiment(options)
+        options.experiment = options.experiment or PAIR
         return check_gpu(_load(options), options.small, options.json)
     if options.small:
         raise UserError("--small: not without --gpu: expected trb doctor --gpu --small")

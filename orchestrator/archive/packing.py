@@ -10,6 +10,7 @@ import json
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ READABLE_FILE = 0o100644 << 16
 # The zip's comment is the sha256 of every byte before it, so that no change to the archive's own
 # fields passes unseen either: a zip has checksums for contents alone.
 SEAL_LENGTH = 64
+CHUNK = 1 << 20  # bytes that are read at once
 LOCAL_PATH = re.compile(rb"/(?:home|Users|root)(?:/[A-Za-z0-9._-]+)*")
 
 
@@ -86,7 +88,8 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
     """
     weights, others = LeftOut(), LeftOut()
     contents: dict[str, Path | bytes] = dict(_run_files(study, texts, weights, others))
-    folder, experiment = f"{RESULTS}/{study.experiment.name}", _experiment_text(study)
+    folder = f"{RESULTS}/{study.experiment.name}"
+    experiment = _experiment_text(study)
     contents[f"{folder}/{RECORD}"] = experiment.encode()
     contents[f"{folder}/{SUBMITS}"] = _submits_text(study).encode()
     for name, text in tables.items():
@@ -122,7 +125,9 @@ def _add_members(
 
     Each file is read once, so that its sha256 is that of the bytes in the pack.
     """
-    search, members, local_paths = SecretSearch(), dict[str, Member](), set[bytes]()
+    search = SecretSearch()
+    members: dict[str, Member] = {}
+    local_paths: set[str] = set()
     for name, content in sorted(contents.items()):
         data = content.read_bytes() if isinstance(content, Path) else content
         line = search.line_of(data)
@@ -131,10 +136,11 @@ def _add_members(
             expected = "expected none; take it out before packing"
             raise UserError(f"{where}:{line}: holds a key or token: {expected}")
         check_name(name, output)
-        local_paths |= set(LOCAL_PATH.findall(data))
+        for path in LOCAL_PATH.findall(data):
+            local_paths.add(path.decode())
         members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
         _add(archive, name, data)
-    return members, sorted(path.decode() for path in local_paths)
+    return members, sorted(local_paths)
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
@@ -148,10 +154,8 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 def _seal(stream: BinaryIO) -> tuple[int, str]:
     """Put the sha256 of all before the comment into the comment. Size and sha256 of the file."""
     size = stream.seek(0, os.SEEK_END)
-    digest = hashlib.sha256()
     stream.seek(0)
-    for position in range(0, size - SEAL_LENGTH, 1 << 20):
-        digest.update(stream.read(min(1 << 20, size - SEAL_LENGTH - position)))
+    digest = digest_before_seal(stream, size)
     seal = digest.hexdigest().encode()
     stream.seek(size - SEAL_LENGTH)
     stream.write(seal)
@@ -159,6 +163,15 @@ def _seal(stream: BinaryIO) -> tuple[int, str]:
     os.fsync(stream.fileno())
     digest.update(seal)
     return size, digest.hexdigest()
+
+
+def digest_before_seal(stream: BinaryIO, size: int) -> hashlib._Hash:
+    """The sha256 of a pack of `size` bytes without its seal, from the beginning of `stream` on."""
+    digest, left = hashlib.sha256(), size - SEAL_LENGTH
+    while left > 0 and (data := stream.read(min(CHUNK, left))):
+        digest.update(data)
+        left -= len(data)
+    return digest
 
 
 # --- what goes into it ---
@@ -177,6 +190,7 @@ def _run_files(
                 for path in (unit / CHECKPOINTS).rglob("*"):
                     if path.is_file():
                         weights.add(path)
+            # `os.walk` goes into the folders that this very list still has.
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 path = here / name
@@ -226,20 +240,19 @@ def _code(study: Study) -> list[dict[str, Any]]:
     """Each state of the code that units were made with: commit, whether it was changed, the sha256
     of its lock and the versions of its packages.
     """
-    units: dict[str, int] = {}
+    units = Counter[str]()  # by the state as JSON, since a dict is no key
     for unit in study.units:
         origin = study.reader(unit).provenance()
         dirty = None if origin.get("dirty_diff") is None else bool(origin["dirty_diff"])
         commit = origin.get("commit")
-        made = {"commit": commit, "dirty": dirty, "versions": origin.get("versions", {})}
-        text = json.dumps(made, sort_keys=True)
-        units[text] = units.get(text, 0) + 1
-    found = []
+        state = {"commit": commit, "dirty": dirty, "versions": origin.get("versions", {})}
+        units[json.dumps(state, sort_keys=True)] += 1
+    states = []
     for text, count in sorted(units.items()):
-        made = json.loads(text)
-        lock = file_sha256_at(made["commit"], LOCK) if made["commit"] else None
-        found.append(made | {"lock_sha256": lock, "units": count})
-    return found
+        state = json.loads(text)
+        lock = file_sha256_at(state["commit"], LOCK) if state["commit"] else None
+        states.append(state | {"lock_sha256": lock, "units": count})
+    return states
 
 
 def _models(study: Study) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.archive.manifest import GET_AGAIN, MANIFEST, Manifest, Member, parse_manifest
-from orchestrator.archive.packing import SEAL_LENGTH
+from orchestrator.archive.packing import CHUNK, digest_before_seal
 from orchestrator.errors import refuse
 from orchestrator.experiment.resolved import RECORD, RESULTS
 from orchestrator.records.files import damaged, file_sha256
@@ -29,7 +29,6 @@ MOST_MANIFEST = 256 << 20  # bytes: a million members
 # Logs and counts shrink to a tenth or a twentieth; deflate can shrink zeros to a thousandth.
 MOST_GROWTH = 200
 SMALL = 64 << 20  # bytes that any pack may unpack to
-CHUNK = 1 << 20
 BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 
@@ -109,12 +108,8 @@ def _verify_seal(archive: zipfile.ZipFile, pack: Path, manifest: Manifest) -> st
     """The sha256 of the pack. Damaged, with the name of the first member that differs, unless the
     file ends in the sha256 of all before.
     """
-    digest = hashlib.sha256()
     with pack.open("rb") as stream:
-        left = pack.stat().st_size - SEAL_LENGTH
-        while left > 0 and (data := stream.read(min(CHUNK, left))):
-            digest.update(data)
-            left -= len(data)
+        digest = digest_before_seal(stream, pack.stat().st_size)
         seal = stream.read()
     if digest.hexdigest().encode() == seal:
         digest.update(seal)

@@ -133,6 +133,16 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
     return options
 
 
+def free_experiment(options: argparse.Namespace) -> None:
+    """Leave no experiment in `options` where the user gave none.
+
+    argparse then takes the first override for the experiment; here it becomes an override again.
+    """
+    if options.experiment is not None and "=" in options.experiment.name:
+        options.overrides = [str(options.experiment), *options.overrides]
+        options.experiment = None
+
+
 def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserError:
     """For `--seeds 3` the override that was meant, for `--run` the nearest option."""
     from orchestrator.config import ExperimentFile  # which takes a fifth of a second

@@ -214,11 +214,22 @@ def sweep_line(overview: Overview) -> str:
     return SEPARATOR.join(parts)
 
 
+def state_words(status: UnitStatus, driven: bool) -> str:
+    """The words on a unit: its work or its state; a queued one is not started unless `driven`."""
+    words = status.doing or status.state
+    return NOT_STARTED if words == "queued" and not driven else words
+
+
+def state_mark(status: UnitStatus) -> Mark:
+    """The mark of these words."""
+    return STATE_MARKS.get(status.state, "faint")
+
+
 def summary(statuses: Sequence[UnitStatus], driven: bool = True) -> str:
     """`12 of 86 done · 4 running · 70 queued`; queued units are not started unless `driven`."""
     counts = Counter[str]()
     for s in statuses:
-        idle = (s.doing or s.state) == "queued" and not driven
+        idle = state_words(s, driven) == NOT_STARTED
         counts[NOT_STARTED if idle else s.state] += 1
     rest = [f"{counts[word]} {word}" for word in (*STATES[1:], NOT_STARTED) if counts[word]]
     return SEPARATOR.join([f"{counts['done']} of {len(statuses)} done", *rest])

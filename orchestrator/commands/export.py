@@ -14,11 +14,10 @@ from analysis.table import build
 from orchestrator.commands.model_card import Exported, licence_of, model_card
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import known_method
-from orchestrator.experiment.resolved import RECORD, RESULTS
 from orchestrator.experiment.units import Unit
 from orchestrator.models.checkpoints import lies_here
 from orchestrator.records.files import give_usual_mode
-from orchestrator.records.rundir import CANARY
+from orchestrator.records.rundir import CANARY, RunReader
 from orchestrator.selection import scores
 from orchestrator.selection.study import Study
 
@@ -67,15 +66,6 @@ def export(
     return output
 
 
-def only_experiment(runs: Path) -> Path:
-    """The results folder in `runs` if it is the only one; else UserError with their names."""
-    names = sorted(path.parent.name for path in (runs / RESULTS).glob(f"*/{RECORD}"))
-    if len(names) != 1:
-        known = f"one of {', '.join(names)}" if names else "an experiment"
-        raise refuse("EXP.yaml", None, f"{known}, after METHOD")
-    return runs / RESULTS / names[0]
-
-
 def _rows(study: Study, method: str, setup: str | None) -> tuple[RowEvidence, ConfirmedRow | None]:
     """The evidence of the method's selected checkpoint in a setup, and of the runs that confirm it.
 
@@ -117,16 +107,6 @@ def _exported(
     files: Mapping[str, str],
 ) -> Exported:
     setup, run = study.setup_of(unit), study.reader(unit)
-    own: dict[str, float] = {}
-    fresh: dict[str, float] = {}
-    for ids, found in (
-        (study.evaluation_ids(unit.setup), own),
-        (study.fresh_evaluation_ids(unit.setup), fresh),
-    ):
-        for key, evaluation_id in ids.items():
-            counts = scores.tally(run, evaluation_id, row.step)
-            if counts is not None:
-                found[key] = float(counts.pass_at_1)
     weights = {name: sha256 for name, sha256 in files.items() if name.endswith(".safetensors")}
     student = lies_here(setup.student, setup, study.runs)
     return Exported(
@@ -135,10 +115,20 @@ def _exported(
         setup_name=unit.setup,
         unit=unit,
         row=row,
-        own=own,
-        fresh=fresh,
+        own=_pass_at_1(run, study.evaluation_ids(unit.setup), row.step),
+        fresh=_pass_at_1(run, study.fresh_evaluation_ids(unit.setup), row.step),
         origin=run.provenance(),
         weights=weights,
         licence=licence_of(student),
         confirmed=confirmed,
     )
+
+
+def _pass_at_1(run: RunReader, ids: Mapping[str, str], step: int) -> dict[str, float]:
+    """Benchmark → pass@1 in [0, 1] of a checkpoint, where it has samples of the evaluation."""
+    measured = {}
+    for key, evaluation_id in ids.items():
+        counts = scores.tally(run, evaluation_id, step)
+        if counts is not None:
+            measured[key] = float(counts.pass_at_1)
+    return measured

@@ -14,8 +14,8 @@ from orchestrator.errors import one_of
 from orchestrator.experiment import shipped
 from orchestrator.experiment.load import load_setup
 from orchestrator.experiment.methods import METHODS
-from orchestrator.experiment.resolved import RECORD, RESULTS
-from orchestrator.selection.results_folder import submits
+from orchestrator.experiment.resolved import RECORD
+from orchestrator.selection.results_folder import results_folders, submits
 from orchestrator.sheet import Sheet, to_rich
 
 Rows = Iterator[Sequence[str]]
@@ -64,8 +64,8 @@ def _benchmarks(_: Path) -> Rows:
 
 def _results(runs: Path) -> Rows:
     """Each results folder with its experiment's digest, and its last submit."""
-    for record in sorted((runs / RESULTS).glob(f"*/{RECORD}")):
-        folder = record.parent
+    for folder in results_folders(runs):
+        record = folder / RECORD
         try:
             document = yaml.safe_load(record.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):

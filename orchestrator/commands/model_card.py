@@ -152,14 +152,14 @@ def _scores(exported: Exported) -> str:
         )
     table = "\n".join(sheet.to_markdown(Sheet.of(headings, rows), str.maketrans({"|": "\\|"})))
     over = exported.row.columns[AVERAGE].score.over
-    what = (
+    interval = (
         f"a 95 % t interval over {exported.row.seeds} training runs"
         if over == "seeds"
         else "a 95 % bootstrap interval over problems (*): another seed moves the score by more"
     )
     return (
         f"pass@1 in %.\n\n{table}\n\nThe table's score is a mean over the training runs of this setting, and ± is "
-        f"{what}. The step was chosen by the samples of the first column, out of {exported.row.candidates} "
+        f"{interval}. The step was chosen by the samples of the first column, out of {exported.row.candidates} "
         f"candidates; fresh samples took no part. An empty cell was not measured.{_confirmed(exported)}"
     )
 
@@ -170,8 +170,10 @@ def _confirmed(exported: Exported) -> str:
     if row is None or AVERAGE not in row.columns:
         return ""
     score = row.columns[AVERAGE].score
-    what = f"Trained again on {len(row.units)} seeds that took no part in choosing it, the setting scores"
-    return f"\n\n{what} {tenths_text(score.value)} ±{score.reach} on average."
+    return (
+        f"\n\nTrained again on {len(row.units)} seeds that took no part in choosing it, the setting "
+        f"scores {tenths_text(score.value)} ±{score.reach} on average."
+    )
 
 
 def _of(scores: Mapping[str, float], key: str) -> float | None:
@@ -186,7 +188,7 @@ def _percent(score: float | None) -> str:
 
 
 def _use(setup: Setup) -> str:
-    """Five lines that load it and put a question as it was trained on."""
+    """Lines that load the checkpoint and put a question to it in the form of its training."""
     if setup.prompt.kind == "chat":
         system = [{"role": "system", "content": setup.prompt.system}] if setup.prompt.system else []
         messages = [*system, {"role": "user", "content": "…"}]
@@ -202,7 +204,8 @@ def _use(setup: Setup) -> str:
     lines = [
         "```python",
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        'tokenizer, model = (kind.from_pretrained(".") for kind in (AutoTokenizer, AutoModelForCausalLM))',
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        'model = AutoModelForCausalLM.from_pretrained(".")',
         inputs,
         f"outputs = model.generate(**inputs, do_sample=True, max_new_tokens={length})",
         "print(tokenizer.decode(outputs[0]))",
@@ -224,12 +227,14 @@ def _provenance(exported: Exported) -> str:
         model: Model = getattr(exported.setup, role)
         source = hub_id(model) or ("a recipe of trb" if model.recipe else "a local folder")
         identity = unit.identity.get(role, {})
-        known = ", ".join(
-            f"{key} `{identity[key]}`"
-            for key in ("revision", "weights", "tokenizer")
-            if key in identity
-        )
-        lines.append(f"- {role.capitalize()}: {source}" + (f"; {known}" if known else ""))
+        facts = [f"- {role.capitalize()}: {source}"]
+        digests = []
+        for key in ("revision", "weights", "tokenizer"):
+            if key in identity:
+                digests.append(f"{key} `{identity[key]}`")
+        if digests:
+            facts.append(", ".join(digests))
+        lines.append("; ".join(facts))
     for name, sha256 in sorted(exported.weights.items()):
         lines.append(f"- `{name}`: sha256 `{sha256}`")
     versions = origin.get("versions", {})

@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.table import build, formats
 from orchestrator.archive.packing import LeftOut, Packed, as_opened, write_pack
 from orchestrator.errors import UserError, refuse
-from orchestrator.planning.numbers import counted
+from orchestrator.planning.numbers import counted, size_text
 from orchestrator.records.rundir import ROLLOUTS
 from orchestrator.selection.confirmation import missing_units
 from orchestrator.selection.study import Study
@@ -78,11 +78,3 @@ def _some(names: list[str]) -> list[str]:
 
 def _amount(tally: LeftOut) -> str:
     return f"{counted(tally.files, 'file')} of {size_text(tally.size)}"
-
-
-def size_text(size: float) -> str:
-    """`812 bytes`, `4.2 MB`: three digits from a kilobyte on."""
-    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} bytes"

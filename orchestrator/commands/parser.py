@@ -9,6 +9,7 @@ from orchestrator.commands.arguments import Parser, metric, positive_number, who
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 EXPERIMENT = "an experiment file, a results folder, or the name of a shipped experiment: quickstart"
+ONLY_RESULTS = "default: the only one in the runs folder"
 JSON = "print JSON instead of text"
 EXAMPLES = """\
 examples:
@@ -86,8 +87,8 @@ def _add_sweep_commands(commands: Commands) -> None:
     orders = ("score", "name", "state", "left")
     status.option("--sort", None, "order of the units (default: plan)", choices=orders)
 
-    text = "look inside a sweep, full-screen: scores, units, curves, logs, samples; reads alone"
-    view = _experiment(commands, "view", text, optional=True)
+    text = "look inside a sweep, full-screen: scores, units, curves, logs, samples; changes no run"
+    view = _experiment(commands, "view", text, without=ONLY_RESULTS)
     view.flag("--serve", "show it in a browser on this machine, under an address with a token")
     view.option("--port", "N", "with --serve: the port (default: a free one)", whole_number)
 
@@ -111,7 +112,7 @@ def _add_machine_commands(commands: Commands) -> None:
     shown.add_argument("--quiet", action="store_true", help=text)
 
     text = "preflight of this machine and an experiment"
-    doctor = _experiment(commands, "doctor", text, optional=True)
+    doctor = _experiment(commands, "doctor", text, without="without one: the machine alone")
     doctor.flag("--json", JSON)
     text = "minutes of real work on this machine's GPU: engines, memory, an update, a switch"
     doctor.flag("--gpu", text)
@@ -125,7 +126,7 @@ def _add_machine_commands(commands: Commands) -> None:
 
 
 def _add_result_commands(commands: Commands) -> None:
-    table = _experiment(commands, "table", "the results table", optional=True)
+    table = _experiment(commands, "table", "the results table", without="none with --results")
     text = "default: text on a terminal, md in a pipe or file"
     forms = ("text", "md", "tex", "csv", "json", "parquet")
     table.option("--format", None, text, choices=forms)
@@ -150,7 +151,7 @@ def _add_result_commands(commands: Commands) -> None:
 
     text = "recount all scores with the present grader; no generation"
     regrade = _experiment(commands, "regrade", text)
-    text = "compare with math-verify alone instead: disagreements by benchmark, with examples"
+    text = "compare with math-verify alone instead: disagreements by benchmark, also in the report"
     regrade.flag("--audit", text)
     regrade.flag("--json", "with --audit: a JSON document")
     text = "extract answers anew, in evaluations that keep the texts of all their responses"
@@ -172,21 +173,36 @@ def _add_result_commands(commands: Commands) -> None:
 def _add_archive_commands(commands: Commands) -> None:
     text = "a finished sweep as one file to cite: runs without weights, experiment, table, digests"
     pack = _experiment(commands, "pack", text)
-    pack.option("--output", "FILE.trb", "default: the experiment's name here", Path)
+    pack.option(
+        "--output", "FILE.trb", "default: NAME.trb in this folder, by the experiment's name", Path
+    )
     pack.flag("--no-texts", "leave out the texts of evaluated responses")
 
     text = "verify a packed sweep, unpack it and print its table; then it is a runs folder"
     opened = _command(commands, "open", text)
     opened.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
-    opened.option("--to", "DIR", "folder to unpack to (default: the sweep's name here)", Path)
+    opened.option(
+        "--to",
+        "DIR",
+        "folder to unpack to (default: NAME in this folder, by the sweep's name)",
+        Path,
+    )
 
-    text = "train again what a cell of a packed table rests on; exit code 0: same bytes, 4: within its interval"
+    text = (
+        "train again what a cell of a packed table rests on, and say whether it came out the same"
+    )
     again = _command(commands, "rerun", text)
+    again.description = (
+        "Train the runs again that a cell of a packed table rests on. Exit code 0: the same bytes, or "
+        "the same numbers where one of the two versions of trb notes more of them; 4: other bytes, "
+        "and a score within the interval of the cell; 1: a score outside of it. Where the training "
+        "stops early, the exit code is that of trb submit."
+    )
     again.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
     again.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     text = "the cell, as the table prints it: 'TRB,Short sums'; SETUP where several have the column"
     again.option("--cell", "METHOD,COLUMN[,SETUP]", text, required=True)
-    text = "new folder of the run directories (default: the sweep's name with -rerun)"
+    text = "new folder of the run directories (default: NAME-rerun in this folder)"
     again.option("--runs", "DIR", text, Path)
     again.option("--address", None, "Ray cluster to join; without it a private one on this machine")
     again.flag("--yes", "spend more than 1,000 planned GPU-hours without a question")
@@ -194,10 +210,7 @@ def _add_archive_commands(commands: Commands) -> None:
     text = "the selected checkpoint of a method as a Hugging Face folder with a model card"
     export = _command(commands, "export", text)
     export.add_argument("method", metavar="METHOD", help="a method, by key or label")
-    text = f"{EXPERIMENT} (default: the only one in the runs folder)"
-    export.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?", help=text)
-    _add_differences(export)
-    _add_runs(export)
+    _add_experiment(export, without=ONLY_RESULTS)
     export.option("--output", "DIR", "folder to write, which must not exist", Path, required=True)
     export.option("--setup", "NAME", "needed where the experiment has several setups")
     export.option("--seed", "N", "of several training runs (default: the first)", whole_number)
@@ -268,13 +281,24 @@ def _command(commands: Commands, name: str, text: str) -> Parser:
     return commands.add_parser(name, help=text, description=text)
 
 
-def _experiment(commands: Commands, name: str, text: str, optional: bool = False) -> Parser:
-    """A command over an experiment, which need not be given if it is `optional`."""
-    parser, nargs = _command(commands, name, text), "?" if optional else None
-    parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs=nargs, help=EXPERIMENT)
+def _experiment(commands: Commands, name: str, text: str, without: str | None = None) -> Parser:
+    """A command over an experiment; see `_add_experiment`."""
+    parser = _command(commands, name, text)
+    _add_experiment(parser, without)
+    return parser
+
+
+def _add_experiment(parser: Parser, without: str | None) -> None:
+    """The experiment, its differences and its runs folder.
+
+    `without` says what the command does where no experiment is given; None if it needs one.
+    """
+    nargs, text = None, EXPERIMENT
+    if without is not None:
+        nargs, text = "?", f"{EXPERIMENT} ({without})"
+    parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs=nargs, help=text)
     _add_differences(parser)
     _add_runs(parser)
-    return parser
 
 
 def _add_differences(parser: Parser) -> None:

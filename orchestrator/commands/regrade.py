@@ -80,7 +80,8 @@ def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
     A record has no length of a single response, so the tokens of the right ones are known only
     while the same answers are right.
     """
-    right_answers, timed_out = dict[str, int](), 0
+    right_answers: dict[str, int] = {}
+    timed_out = 0
     for answer, count in record.answers.items():
         grade = grader.grade_answer(gold, answer)
         timed_out += count * grade.timed_out
@@ -196,7 +197,8 @@ def _regrade_checkpoint(
     graded_as: dict[Slice, str] = {}
     for evaluation_id in reversed(ids):  # the newest comes last and replaces the others
         graded_as |= dict.fromkeys(run.slices(evaluation_id, step), evaluation_id)
-    texts_of, keeps_all = dict[Slice, list[ResponseText]](), True
+    texts_of: dict[Slice, list[ResponseText]] = {}
+    keeps_all = True
     for part in disjoint(graded_as):
         texts_of[part] = run.slice_texts(graded_as[part], step, part)
         keeps_all = keeps_all and len(texts_of[part]) == part.responses

@@ -175,18 +175,20 @@ def _judge(packed: Study, study: Study, cell: CellOfTable, manifest: Manifest) -
     row = cell.row
     ids = study.evaluation_ids(row.setup)
     evaluations = [*ids.values(), *study.fresh_evaluation_ids(row.setup).values()]
-    difference, columns = None, set[str]()
+    difference = None
+    columns = set[str]()
     for unit_id in row.units:
-        both = packed.reader(unit_id), study.reader(unit_id)
-        compared = compare_runs(*both, row.step, evaluations)
-        difference, columns = compared.difference, columns | compared.columns
+        before, now = packed.reader(unit_id), study.reader(unit_id)
+        compared = compare_runs(before, now, row.step, evaluations)
+        difference = compared.difference
+        columns |= compared.columns
         if difference is not None:
             break
-    runs = f"{counted(len(row.units), 'training run')}, each with its checkpoint of step {row.step} and its samples"
+    trained = counted(len(row.units), "training run")
+    runs = f"{trained}, each with its checkpoint of step {row.step} and its samples"
     if difference is None and columns:
-        print(
-            f"same numbers: {runs}; one of the two versions did not note {', '.join(sorted(columns))}"
-        )
+        lacking = ", ".join(sorted(columns))
+        print(f"same numbers: {runs}; one of the two versions did not note {lacking}")
         return SAME
     if difference is None:
         print(f"same bytes: {runs}")
@@ -199,13 +201,11 @@ def _judge(packed: Study, study: Study, cell: CellOfTable, manifest: Manifest) -
     low, high = cell.evidence.score.interval.low, cell.evidence.score.interval.high
     inside = low <= float(value) <= high
     limits = f"[{tenths_text(low)}, {tenths_text(high)}]"
-    where = "within its interval" if inside else "outside its interval"
-    print(
-        f"{where}: {tenths_text(value)} in {limits}"
-        if inside
-        else f"{where}: {tenths_text(value)}, not in {limits}"
-    )
-    return WITHIN_INTERVAL if inside else DIFFERS
+    if inside:
+        print(f"within its interval: {tenths_text(value)} in {limits}")
+        return WITHIN_INTERVAL
+    print(f"outside its interval: {tenths_text(value)}, not in {limits}")
+    return DIFFERS
 
 
 def _score(study: Study, row: RowEvidence, evaluation_ids: Sequence[str]) -> Fraction:

@@ -15,12 +15,13 @@ from rich.text import Text
 
 from orchestrator.commands.display import (
     NOT_STARTED,
-    STATE_MARKS,
     duration,
     names,
     percent,
     progress_bar,
     progress_mark,
+    state_mark,
+    state_words,
 )
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.monitor.status import Overview
@@ -129,16 +130,14 @@ def unit_table(
     called, rows = names(overview.units), []
     step = _step_letters(overview)
     for s in statuses:
-        words = s.doing or s.state
-        if words == "queued" and not overview.driven:
-            words = NOT_STARTED
-        elif columns["state"] < LONGEST:
+        words = state_words(s, overview.driven)
+        if words != NOT_STARTED and columns["state"] < LONGEST:
             words = words.split()[0].rstrip(",")
         bar = progress_bar(s.step, s.steps, columns["step"] - step - 1)
         reached = f"{s.step}/{s.steps}".rjust(columns["step"] - len(bar)) if s.steps else ""
         cells = {
             "unit": Cell(called[s.id]),
-            "state": Cell(words, mark=STATE_MARKS.get(s.state, "faint")),
+            "state": Cell(words, mark=state_mark(s)),
             "step": Cell(bar + reached, mark=progress_mark(s.step, s.steps)),
             "loss": Cell("" if s.loss is None else f"{s.loss:.4f}"),
             "score": Cell(percent(s.score)),

@@ -68,3 +68,11 @@ def plain(number: float) -> str:
 def gib_text(size: float) -> str:
     """`840 GiB`, `1.32 TiB`: three digits."""
     return f"{_three_digits(size / 1024)} TiB" if size >= 1024 else f"{_three_digits(size)} GiB"
+
+
+def size_text(size: int) -> str:
+    """`812 bytes`, `4.20 MB`: three digits from a kilobyte on, in units of file managers."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= factor:
+            return f"{_three_digits(size / factor)} {unit}"
+    return counted(size, "byte")

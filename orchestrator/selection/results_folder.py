@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Evaluation, Experiment
+from orchestrator.errors import UserError, refuse
+from orchestrator.experiment.reading import from_here
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
 from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically, write_once
@@ -76,6 +78,28 @@ def settled_name(experiment: Experiment, overrides: Sequence[str], runs: Path) -
 def folder_of(name: str, runs: Path) -> Path:
     """Path of the results folder with that name."""
     return runs / RESULTS / name
+
+
+def results_folders(runs: Path) -> list[Path]:
+    """The results folders in a runs folder, by name."""
+    return sorted(record.parent for record in (runs / RESULTS).glob(f"*/{RECORD}"))
+
+
+def only_results(runs: Path) -> Path:
+    """The one results folder in a runs folder, for commands to which no experiment was given.
+
+    UserError if the runs folder is missing, and with the names of several results folders.
+    """
+    if not runs.is_dir():
+        raise refuse("--runs", from_here(runs), "a folder with runs, or an EXP to look at")
+    folders = results_folders(runs)
+    if not folders:
+        expected = f"an experiment, since {from_here(runs)} has no results"
+        raise UserError(f"EXP.yaml: missing: expected {expected}")
+    if len(folders) > 1:
+        names = ", ".join(from_here(folder) for folder in folders)
+        raise UserError(f"EXP.yaml: missing: expected one of {names}")
+    return folders[0]
 
 
 def claim(study: Study) -> Path:

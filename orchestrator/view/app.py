@@ -74,7 +74,11 @@ class ViewApp(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(title[0], f"tab('{pane}')", show=False) for pane, title in TITLES.items()),
+        Binding("1", f"tab('{LEADERBOARD}')", show=False),
+        Binding("2", f"tab('{UNITS}')", show=False),
+        Binding("3", f"tab('{CURVES}')", show=False),
+        Binding("4", f"tab('{SAMPLES}')", show=False),
+        Binding("5", f"tab('{ROLLOUTS}')", show=False),
         Binding("slash", "search", "Search"),
         Binding("r", "read", "Read"),
         Binding("escape", "leave_search", "Clear", show=False),
@@ -91,16 +95,19 @@ class ViewApp(App[None]):
         super().__init__()
         self._study = study
         self._progress: Progress | None = None
+        # Widgets belong to the thread of the app, so the reader's thread sends it messages.
         self._reader = SweepReader(
             study,
             lambda progress: self.post_message(ProgressRead(progress)),
             lambda table, problem: self.post_message(TableRead(table, problem)),
         )
+        # A daemon: a reading that outlasts ENDING_S does not keep the process alive.
         self._thread = threading.Thread(target=self._read, daemon=True, name="reading")
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline", markup=False)
-        yield Tabs(*(Tab(title, id=f"{TAB}{pane}") for pane, title in TITLES.items()))
+        tabs = [Tab(title, id=f"{TAB}{pane}") for pane, title in TITLES.items()]
+        yield Tabs(*tabs)
         with ContentSwitcher(initial=LEADERBOARD):
             yield LeaderboardPane(id=LEADERBOARD)
             yield UnitsPane(id=UNITS)
@@ -139,6 +146,7 @@ class ViewApp(App[None]):
             self._main.query_one(pane).show_table(message.table)
 
     def on_reading_failed(self, message: ReadingFailed) -> None:
+        # Raised here, it ends the app and is printed; in the thread the screen would cover it.
         raise message.error
 
     def _read(self) -> None:
@@ -156,6 +164,7 @@ class ViewApp(App[None]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter on a method leads to its units."""
+        # All tables send this event; the pane of the units answers its own.
         if event.data_table.id == "method-rows" and event.row_key.value is not None:
             words = self._main.query_one("#search", Input)
             words.value = self._main.query_one(LeaderboardPane).words_for(event.row_key.value)
@@ -200,6 +209,7 @@ class ViewApp(App[None]):
         user still types.
         """
         pane, words = self._pane(), self._main.query_one("#search", Input)
+        # Curves have no rows to leave out.
         if not isinstance(pane, CurvesPane):
             pane.search(words.value)
         if not words.has_focus:
@@ -217,6 +227,7 @@ class ViewApp(App[None]):
     @property
     def _main(self) -> Screen[None]:
         """The screen with the tabs, which stays below the others."""
+        # `query_one` of the app would search the top screen, which may be a unit's.
         return self.screen_stack[0]
 
     @property
@@ -238,7 +249,8 @@ def headline(study: Study, progress: Progress | None) -> Text:
         text.append(f" · {from_here(study.runs)}", "dim")
         return text.append("\nReading run directories…")
     overview = progress.overview
-    done, of = sum(s.step for s in overview.units), sum(s.steps for s in overview.units)
+    done = progress.steps
+    of = sum(s.steps for s in overview.units)
     if of:
         bar = progress_bar(done, of, BAR)
         text.append(f" {bar}", MARK_STYLES[progress_mark(done, of)])

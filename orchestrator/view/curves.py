@@ -51,8 +51,8 @@ def quantities() -> list[Quantity]:
         SCORE: Quantity(SCORE, "pass@1 of checkpoints (%)", 100.0),
         LEAD: Quantity(LEAD, "pass@1 of checkpoints minus vanilla's (points)", 100.0),
     }
-    keys = [*FIRST, *COLUMNS]
-    for key in keys:
+    for key in (*FIRST, *COLUMNS):
+        # Keys of FIRST come again among the columns, and keep their first place.
         if key == EPSILON:
             found.setdefault(key, Quantity(key, "ε, the budget of the trust region (nats)"))
             continue
@@ -106,8 +106,10 @@ class CurveReader:
             for step, scores in setting.scores.items():
                 values[step] = list(scores)
             if values and untrained is not None and not setting.from_supervised:
+                # At step 0 a method from a supervised checkpoint is another student.
                 values.setdefault(0, [untrained])
         elif quantity.key == EPSILON:
+            # The schedule is that of the setting, the same for all seeds.
             for step, epsilon in budgets(setting.units[0]).items():
                 values[step] = [epsilon]
         else:
@@ -127,6 +129,7 @@ class CurveReader:
             for place, row in enumerate(run.metrics()):
                 for name, value in row.items():
                     columns.setdefault(name, [None] * place).append(value)
+                # A row may lack columns of earlier rows; the place in a column is the step.
                 for name in columns:
                     if name not in row:
                         columns[name].append(None)

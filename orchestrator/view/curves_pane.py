@@ -8,7 +8,7 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.widgets import Select, SelectionList
 from textual.widgets.selection_list import Selection
 from textual_plotext import PlotextPlot
@@ -20,6 +20,7 @@ from orchestrator.records.files import Damaged
 from orchestrator.view.curves import SCORE, CurveReader, MethodCurve, Quantity, quantities
 from orchestrator.view.leaderboard import placings
 from orchestrator.view.reading import Progress
+from orchestrator.view.reading_pane import ReadingPane
 
 # On dark ground: the first seven are told apart with any colour vision (Okabe and Ito, 2008).
 PALETTE = (
@@ -39,13 +40,14 @@ PALETTE = (
 FEW = 5  # methods that are shown before the user chooses
 
 
-class CurvesPane(Vertical):
+class CurvesPane(ReadingPane):
     """Left and right change the quantity; the list beside the plot chooses the methods.
 
     A zoomed plot has the range of the second half of the steps, in which methods lie close.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        # With priority, since the list of methods takes these keys for itself.
         Binding("left", "another(-1)", "Previous", priority=True),
         Binding("right", "another(1)", "Next", priority=True),
         Binding("z", "zoom", "Zoom"),
@@ -60,12 +62,9 @@ class CurvesPane(Vertical):
         super().__init__(id=id)
         self._quantities = {quantity.key: quantity for quantity in quantities()}
         self._reader = CurveReader()
-        self._progress: Progress | None = None
-        self._table: Table | None = None
         self._curves: list[MethodCurve] = []
         self._colours: dict[str, tuple[int, int, int]] = {}
-        self._read_for: object = None
-        self._on_screen = self._zoomed = False
+        self._zoomed = False
 
     def compose(self) -> ComposeResult:
         options = [(quantity.title, key) for key, quantity in self._quantities.items()]
@@ -78,33 +77,22 @@ class CurvesPane(Vertical):
         """Let keys reach the list of methods."""
         self.query_one(SelectionList).focus()
 
-    def show(self, progress: Progress) -> None:
-        """Take one reading of the units; curves are read when they are on the screen."""
-        self._progress = progress
-        self.refresh_curves()
-
     def show_table(self, table: Table | None) -> None:
         """Take the table that selects the settings, and list its methods by score."""
-        if table is None:
-            return
-        self._table = table
-        self._list_methods(table)
-        self._read_for = None
-        self.refresh_curves()
+        if table is not None:
+            self._list_methods(table)
+        super().show_table(table)
 
-    def refresh_curves(self) -> None:
-        """Read the curves of the present quantity, if the pane is on the screen."""
-        quantity = self._quantities[str(self.query_one(Select).value)]
-        if self._progress is None or not self._on_screen:
-            return
-        steps = sum(s.step for s in self._progress.overview.units)
-        wanted = quantity.key, steps, self._table
-        if wanted != self._read_for:
-            self._read_for = wanted
-            self._read(self._progress, quantity)
+    def basis(self, progress: Progress) -> object:
+        """The quantity, the steps that were taken, and the table."""
+        return self.query_one(Select).value, progress.steps, self._table
+
+    def read(self, progress: Progress) -> None:
+        """Read the curves of the present quantity."""
+        self._read_curves(progress, self._quantities[str(self.query_one(Select).value)])
 
     @work(thread=True, exclusive=True, group="curves")
-    def _read(self, progress: Progress, quantity: Quantity) -> None:
+    def _read_curves(self, progress: Progress, quantity: Quantity) -> None:
         evidence = self._table.evidence if self._table else None
         try:
             with progress.lock:
@@ -114,13 +102,14 @@ class CurvesPane(Vertical):
         self.app.call_from_thread(self._take, quantity, curves)
 
     def _take(self, quantity: Quantity, curves: list[MethodCurve]) -> None:
+        # The user may have taken another quantity while this one was read.
         if self.query_one(Select).value == quantity.key:
             self._curves = curves
             self._draw()
 
     def _list_methods(self, table: Table) -> None:
         methods = self.query_one(SelectionList)
-        shown = set(methods.selected)
+        # A sweep's methods stay the same, and so must what the user has chosen of them.
         if methods.option_count:
             return
         several = len(table.places()) > 1
@@ -132,7 +121,7 @@ class CurvesPane(Vertical):
             label = f"{placing.setup} {placing.label}" if several else placing.label
             prompt = Text.assemble(("━━ ", f"rgb{colour}".replace(" ", "")), label)
             first = placing.method in (PROPOSED, REFERENCE) or number < FEW
-            methods.add_option(Selection(prompt, placing.key, first or placing.key in shown))
+            methods.add_option(Selection(prompt, placing.key, first))
 
     def _draw(self) -> None:
         plot, late = self.query_one(PlotextPlot), list[float]()
@@ -150,15 +139,8 @@ class CurvesPane(Vertical):
         plot.plt.xlabel("optimizer step")
         plot.refresh()
 
-    def on_show(self) -> None:
-        self._on_screen = True
-        self.refresh_curves()
-
-    def on_hide(self) -> None:
-        self._on_screen = False
-
     def on_select_changed(self, _: Select.Changed) -> None:
-        self.refresh_curves()
+        self.read_if_changed()
 
     def on_selection_list_selected_changed(self, _: SelectionList.SelectedChanged[str]) -> None:
         self._draw()

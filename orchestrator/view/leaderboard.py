@@ -42,6 +42,11 @@ class Placing:
         return f"{self.setup}/{self.method}"
 
     @property
+    def unit_prefix(self) -> str:
+        """The beginning of the ids of its units."""
+        return f"{self.setup}-{self.method}-"
+
+    @property
     def score(self) -> Estimate | None:
         """The average by which the checkpoint was chosen."""
         return self.chosen.columns[AVERAGE].score if self.chosen else None
@@ -65,6 +70,7 @@ class Placing:
         """The score that places it; methods without one come last."""
         if self.confirmed_score is not None:
             return float(self.confirmed_score.value)
+        # Below every score in percent.
         return -1.0 if self.average.value is None else float(self.average.value)
 
     def cells(self) -> dict[str, str]:
@@ -157,6 +163,7 @@ class IntervalAxis:
     def draw(self, difference: Difference | None) -> str:
         """`  ──●─│──`: an interval with its difference, beside the line of zero."""
         letters = [BLANK] * self.width
+        # Zero comes first, so that an interval over it shows where they cross.
         letters[self.place(0.0)] = ZERO
         if difference is None:
             return "".join(letters)

@@ -13,9 +13,10 @@ from textual.widgets import DataTable, Static
 from analysis.labels import BASE
 from analysis.table.evidence_formats import GAP, P
 from analysis.table.model import Table
-from orchestrator.sheet import Cell
+from orchestrator.sheet import Cell, Sheet
 from orchestrator.view.leaderboard import IntervalAxis, Placing, benchmark_texts, placings
 from orchestrator.view.live_table import PADDING, SCROLLBAR, LiveTable
+from orchestrator.view.searching import holds_words
 
 NEEDED: Sequence[str] = ("Method", "Avg", GAP, "Interval", P)
 # The others, in this order, and the characters of the drawn intervals that must have room first.
@@ -65,8 +66,8 @@ class LeaderboardPane(Vertical):
     def words_for(self, key: str) -> str:
         """Words that find the units of the method with this key, and the method here."""
         placing = self._placings[key]
-        of_units = f"{placing.setup}-{placing.method}-"  # as the ids of its units begin
-        return placing.label if placing.method == BASE else of_units
+        # The id of the untrained student's unit names no method.
+        return placing.label if placing.method == BASE else placing.unit_prefix
 
     def on_resize(self, _: Resize) -> None:
         self._fill()
@@ -79,8 +80,7 @@ class LeaderboardPane(Vertical):
             return
         shown: dict[str, Placing] = {}
         for key, placing in self._placings.items():
-            text = f"{placing.setup}-{placing.method}- {placing.label}".casefold()
-            if all(word in text for word in self._words.casefold().split()):
+            if holds_words(f"{placing.unit_prefix} {placing.label}", self._words):
                 shown[key] = placing
         rows = {key: self._cells(placing) for key, placing in shown.items()}
         headings = self._headings(rows)
@@ -90,19 +90,20 @@ class LeaderboardPane(Vertical):
         if room >= LEAST_AXIS:
             gaps = []
             for placing in shown.values():
-                # The untrained student is far below all others.
+                # The untrained student is so far below all others that the axis would end with it.
                 if placing.difference is not None and placing.method != BASE:
                     gaps.append(placing.difference)
             axis = IntervalAxis.around(gaps, min(room, WIDEST_AXIS))
+        beside_limits = headings.index("Interval") + 1
         cells = {}
         for key, placing in shown.items():
             row = [rows[key][heading] for heading in headings]
             if axis is not None:
-                row.insert(headings.index("Interval") + 1, Cell(axis.draw(placing.difference)))
+                row.insert(beside_limits, Cell(axis.draw(placing.difference)))
             cells[key] = row
         titles = list(headings)
         if axis is not None:
-            titles.insert(headings.index("Interval") + 1, axis.heading())
+            titles.insert(beside_limits, axis.heading())
         left = [0]
         for place, title in enumerate(titles):
             if title == "Setting" or title not in headings:
@@ -149,6 +150,7 @@ class LeaderboardPane(Vertical):
         if table.evidence is None:
             lines.append("Computing intervals…")
         for sentence in table.verdict.sentences:
+            # A sentence with a difference concerns one method, the others the whole table.
             if f"{placing.label} − " in sentence or " − " not in sentence:
                 lines.append(sentence)
         lines += table.notes[:1] if table.notes and table.notes[0].startswith("partial") else ()
@@ -159,7 +161,8 @@ class LeaderboardPane(Vertical):
 
 def _width(headings: list[str], rows: dict[str, dict[str, Cell]]) -> int:
     """Characters of the columns, with the blanks around them."""
-    total = 0
-    for heading in headings:
-        total += max([len(heading), *(len(row[heading].plain) for row in rows.values())]) + PADDING
-    return total
+    lines = []
+    for row in rows.values():
+        lines.append([row[heading] for heading in headings])
+    widths = Sheet(headings, lines).widths()
+    return sum(widths) + PADDING * len(widths)

@@ -39,6 +39,7 @@ class LiveTable(DataTable[Text]):
         if list(headings) == self._headings and list(new) == list(self._shown):
             self._update(new, left)
             return
+        # `clear` takes the cursor and the scrolling back to the top, so both are kept here.
         before, place = self.selected, self.cursor_row
         top = self.scroll_offset.y
         if list(headings) != self._headings:
@@ -53,6 +54,7 @@ class LiveTable(DataTable[Text]):
             self.add_row(*(_text(cell, at in left) for at, cell in enumerate(cells)), key=key)
         self._shown = new
         if new:
+            # A row that is gone leaves the cursor at its place.
             row = list(new).index(before) if before in new else min(place, len(new) - 1)
             self.move_cursor(row=max(0, row), animate=False, scroll=False)
             self.scroll_to(y=top, animate=False)

@@ -7,12 +7,12 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
+from orchestrator.commands.arguments import free_experiment
 from orchestrator.commands.detach import TRB
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.reading import from_here
-from orchestrator.experiment.resolved import RECORD, RESULTS
+from orchestrator.selection.results_folder import only_results
 from orchestrator.selection.study import Study
 from orchestrator.start_up import default_runs
 
@@ -24,10 +24,7 @@ def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], 
 
     UserError without a terminal, without runs, and where no experiment is meant.
     """
-    # Without an experiment argparse takes the first override for it.
-    if options.experiment is not None and "=" in options.experiment.name:
-        options.overrides = [str(options.experiment), *options.overrides]
-        options.experiment = None
+    free_experiment(options)
     if options.port is not None and not options.serve:
         raise UserError(f"--port: '{options.port}': expected --serve beside it")
     if options.port is not None and options.port > 65535:
@@ -39,7 +36,7 @@ def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], 
             f"trb status {name} prints the units"
         )
     if options.experiment is None:
-        options.experiment = only_experiment((options.runs or default_runs()).resolve())
+        options.experiment = only_results((options.runs or default_runs()).resolve())
     study = load(options)
     if not study.runs.is_dir():
         expected = f"a folder with runs; trb submit {options.experiment} makes it"
@@ -59,18 +56,3 @@ def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], 
 def has_screen() -> bool:
     """Whether a terminal is there, or a server that shows the screen in its place."""
     return DRIVER in os.environ or (sys.stdin.isatty() and sys.stdout.isatty())
-
-
-def only_experiment(runs: Path) -> Path:
-    """The results folder in a runs folder that holds the results of one experiment."""
-    found = sorted(record.parent for record in runs.glob(f"{RESULTS}/*/{RECORD}"))
-    if len(found) == 1:
-        return found[0]
-    if not runs.is_dir():
-        raise refuse("--runs", from_here(runs), "a folder with runs, or an EXP to look at")
-    if not found:
-        raise UserError(
-            f"EXP: missing: expected an experiment, since {from_here(runs)} has no results"
-        )
-    names = ", ".join(from_here(folder) for folder in found)
-    raise UserError(f"EXP: missing: expected one of {names}")

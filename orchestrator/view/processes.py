@@ -48,6 +48,7 @@ def working_processes(study: Study, overview: Overview) -> list[WorkingProcess]:
             gpu = gpu_of(run, claim.holder)
             work = f"sampling {called[s.id]}, step {claim.step}"
             process = WorkingProcess(claim.holder.host, claim.holder.pid, held, gpu, work)
+            # A process that also trains a unit is counted once, with the devices of that unit.
             found.setdefault(claim.holder, process)
     return sorted(found.values(), key=lambda process: (process.host, process.pid))
 

@@ -36,6 +36,11 @@ class Progress:
     read_at: float  # seconds since 1970
     lock: threading.Lock
 
+    @property
+    def steps(self) -> int:
+        """Steps that the units have taken together."""
+        return sum(s.step for s in self.overview.units)
+
 
 @dataclass
 class SweepReader:
@@ -74,13 +79,14 @@ class SweepReader:
     def read(self) -> bool:
         """Read once; returns whether a process works on the sweep."""
         study = self.study.snapshot()
+        # The first screen has scores at once, instead of waiting for intervals.
         if self._scored is None:
             self._make_table(study, "scores")
         overview = status.overview(study)
         try:
             study = with_confirmation(study)
             processes = working_processes(study, overview)
-        except Damaged:
+        except Damaged:  # the overview names the damaged unit
             processes = []
         self.on_progress(Progress(study, overview, processes, time.time(), self._lock))
         scored = _scored(overview)

@@ -48,6 +48,7 @@ class Answered:
         """`right`, or the first reason that holds why it is not."""
         if self.text.right:
             return "right"
+        # A cause comes before its effect: most truncated responses have no answer.
         for name in ("timed out", "truncated", "no answer"):
             if REASONS[name](self.text):
                 return name
@@ -75,6 +76,7 @@ class ProblemRow:
 
 
 Filter = Callable[[Sequence[Answered]], bool]  # of all responses to a problem
+ALL = "all problems"  # the filter that leaves none out
 
 
 def filters(methods: Iterable[str]) -> dict[str, Filter]:
@@ -82,7 +84,8 @@ def filters(methods: Iterable[str]) -> dict[str, Filter]:
 
     The untrained student, which fails most problems, passes no filter.
     """
-    found: dict[str, Filter] = {"all problems": lambda _: True}
+    found: dict[str, Filter] = {ALL: lambda _: True}
+    # A default argument keeps the loop's present value; without it all lambdas see the last one.
     for name in REASONS:
         found[name] = lambda responses, name=name: _has(responses, name)
     for method in methods:
@@ -100,9 +103,13 @@ def _has(responses: Sequence[Answered], reason: str) -> bool:
 
 def _parted(responses: Sequence[Answered], right: str, wrong: str) -> bool:
     """Whether all responses of one method are right and all of another one wrong."""
-    first = [each.text.right for each in responses if each.source.method == right]
-    second = [each.text.right for each in responses if each.source.method == wrong]
-    return bool(first and second) and all(first) and not any(second)
+    of_first, of_second = list[bool](), list[bool]()
+    for each in responses:
+        if each.source.method == right:
+            of_first.append(each.text.right)
+        elif each.source.method == wrong:
+            of_second.append(each.text.right)
+    return bool(of_first and of_second) and all(of_first) and not any(of_second)
 
 
 def selected_sources(
@@ -157,8 +164,9 @@ class ResponseReader:
                 self._known[source] = known = slices, _texts(study, source)
             for text in known[1]:
                 by_problem.setdefault(text.problem, []).append(Answered(source, text))
-        for source in [source for source in self._known if source not in selected]:
-            del self._known[source]  # of another benchmark, or no longer selected
+        for source in list(self._known):
+            if source not in selected:  # of another benchmark, or no longer selected
+                del self._known[source]
         return [ProblemRow(problem, tuple(each)) for problem, each in by_problem.items()]
 
     def responses(

@@ -5,22 +5,23 @@ from __future__ import annotations
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Static
 
 from analysis.numbers import tenths_text
-from analysis.table.model import Table
 from orchestrator.errors import UserError
 from orchestrator.sheet import Cell, Mark
 from orchestrator.view.live_table import LiveTable
 from orchestrator.view.reading import Progress
+from orchestrator.view.reading_pane import ReadingPane
 from orchestrator.view.rollout_tokens import LEGEND, KeptRollout, coloured, kept_rollouts
+from orchestrator.view.searching import holds_words
 
 HEADINGS = ("Method", "Seed", "Step", "No.", "Reward", "Tokens", "Survived %")
 NOTHING = "No rollouts are kept token by token here; runtime.rollout_texts says how many are."
 
 
-class RolloutsPane(Vertical):
+class RolloutsPane(ReadingPane):
     """Rollouts of the selected runs; below, the tokens of the one under the cursor."""
 
     DEFAULT_CSS = """
@@ -32,11 +33,8 @@ class RolloutsPane(Vertical):
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
-        self._progress: Progress | None = None
-        self._table: Table | None = None
         self._rollouts: dict[str, KeptRollout] = {}
-        self._words, self._on_screen = "", False
-        self._read_for: object = None
+        self._words = ""
 
     def compose(self) -> ComposeResult:
         yield LiveTable(id="rollout-rows")
@@ -52,27 +50,16 @@ class RolloutsPane(Vertical):
         self._words = words
         self._fill()
 
-    def show(self, progress: Progress) -> None:
-        """Take one reading of the units; rollouts are read when they are on the screen."""
-        self._progress = progress
-        self.refresh_rollouts()
+    def basis(self, progress: Progress) -> object:
+        """The steps that were taken, and the table."""
+        return progress.steps, self._table
 
-    def show_table(self, table: Table | None) -> None:
-        """Take the table that selects the runs."""
-        self._table = table or self._table
-        self.refresh_rollouts()
-
-    def refresh_rollouts(self) -> None:
-        """Read the rollouts if the pane is on the screen and a step was taken since."""
-        if self._progress is None or not self._on_screen:
-            return
-        steps = sum(s.step for s in self._progress.overview.units)
-        if (steps, self._table) != self._read_for:
-            self._read_for = steps, self._table
-            self._read(self._progress)
+    def read(self, progress: Progress) -> None:
+        """Read the kept rollouts."""
+        self._read_rollouts(progress)
 
     @work(thread=True, exclusive=True, group="rollouts")
-    def _read(self, progress: Progress) -> None:
+    def _read_rollouts(self, progress: Progress) -> None:
         evidence = self._table.evidence if self._table else None
         try:
             with progress.lock:
@@ -87,11 +74,11 @@ class RolloutsPane(Vertical):
         self._fill()
 
     def _fill(self) -> None:
-        rows, words = {}, self._words.casefold().split()
+        rows = {}
         for key, each in self._rollouts.items():
             sample, unit = each.sample, each.unit
-            searched = f"{unit.label} {unit.id} {sample.prompt}{''.join(sample.tokens)}".casefold()
-            if not all(word in searched for word in words):
+            searched = f"{unit.label} {unit.id} {sample.prompt}{''.join(sample.tokens)}"
+            if not holds_words(searched, self._words):
                 continue
             mark: Mark = "good" if sample.reward else "bad"
             share = "" if each.survived is None else tenths_text(100 * each.survived)
@@ -124,10 +111,3 @@ class RolloutsPane(Vertical):
         text.append(sample.prompt, "dim")
         text.append_text(coloured(sample))
         self.query_one("#rollout", Static).update(text)
-
-    def on_show(self) -> None:
-        self._on_screen = True
-        self.refresh_rollouts()
-
-    def on_hide(self) -> None:
-        self._on_screen = False

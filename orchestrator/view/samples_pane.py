@@ -8,16 +8,20 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import DataTable, Select, Static
 
 from analysis.labels import BASE, benchmark_label, method_label
 from analysis.table.model import Table
+from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.sheet import Cell, Mark
+from orchestrator.planning.numbers import counted
+from orchestrator.sheet import MARK_STYLES, Cell, Mark
 from orchestrator.view.live_table import LiveTable
 from orchestrator.view.reading import Progress
+from orchestrator.view.reading_pane import ReadingPane
 from orchestrator.view.responses import (
+    ALL,
     Answered,
     Filter,
     ProblemRow,
@@ -26,17 +30,17 @@ from orchestrator.view.responses import (
     filters,
     selected_sources,
 )
+from orchestrator.view.searching import holds_words
 
-ALL = "all problems"
 NO_TEXTS = (
     "No texts of responses are kept here. Evaluations keep them since evaluation.keep_texts exists; "
     "0 keeps none."
 )
-MARKS: dict[str, Mark] = {"right": "good", "wrong": "bad"}  # of verdicts; the others are warnings
+MARKS: dict[str, Mark] = {"right": "good", "wrong": "bad"}  # other verdicts are warnings
 Place = tuple[str, str]  # a setup and a benchmark
 
 
-class SamplesPane(Vertical):
+class SamplesPane(ReadingPane):
     """The problems of one benchmark on the left; on the right the responses to the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -59,15 +63,13 @@ class SamplesPane(Vertical):
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
-        self._progress: Progress | None = None
-        self._table: Table | None = None
         self._filters: dict[str, Filter] = {}
         self._reader = ResponseReader()
         self._places: list[Place] = []
         self._problems: dict[str, ProblemRow] = {}
         self._responses: dict[str, Answered] = {}
-        self._words, self._every_step, self._on_screen = "", False, False
-        self._read_for: object = None
+        self._words = ""
+        self._every_step = False
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="choices"):
@@ -88,43 +90,45 @@ class SamplesPane(Vertical):
         self._words = words
         self._fill_problems()
 
-    def show(self, progress: Progress) -> None:
-        """Take one reading of the units; texts are read when they are on the screen."""
-        self._progress = progress
-
     def show_table(self, table: Table | None) -> None:
-        """Take the table that selects the checkpoints."""
+        """Take the table that selects the checkpoints; the first one fills the choices."""
         if table is None or table.evidence is None or self._progress is None:
             return
-        first, self._table = self._table is None, table
-        if first:
-            places: list[tuple[str, Place]] = []
-            setups = self._progress.study.experiment.setups
-            for name, setup in setups.items():
-                for key, run in setup.evaluation.benchmarks.items():
-                    label = benchmark_label(key, run)
-                    places.append((f"{name} {label}" if len(setups) > 1 else label, (name, key)))
-            self._places = [place for _, place in places]
-            self.query_one("#benchmark", Select).set_options(places)
-            self.query_one("#benchmark", Select).value = places[0][1]
-            self._filters = filters(self._progress.study.experiment.methods)
-            names = [(name, name) for name in self._filters]
-            self.query_one("#filter", Select).set_options(names)
-        self.refresh_texts()
+        if self._table is None:
+            self._fill_choices(self._progress.study.experiment)
+        super().show_table(table)
 
-    def refresh_texts(self) -> None:
-        """Read the texts of the chosen benchmark, if the pane is on the screen."""
+    def _fill_choices(self, experiment: Experiment) -> None:
+        """Offer the benchmarks of all setups, and the filters for the methods."""
+        choices: list[tuple[str, Place]] = []
+        for name, setup in experiment.setups.items():
+            for key, run in setup.evaluation.benchmarks.items():
+                label = benchmark_label(key, run)
+                several = len(experiment.setups) > 1
+                choices.append((f"{name} {label}" if several else label, (name, key)))
+                self._places.append((name, key))
+        self.query_one("#benchmark", Select).set_options(choices)
+        self.query_one("#benchmark", Select).value = self._places[0]
+        self._filters = filters(experiment.methods)
+        names = [(name, name) for name in self._filters]
+        self.query_one("#filter", Select).set_options(names)
+
+    def basis(self, progress: Progress) -> object:
+        """The setup with the benchmark, and the table; None before the first table."""
         place = self.query_one("#benchmark", Select).value
-        if self._table is None or not self._on_screen or not isinstance(place, tuple):
-            return
-        if (place, self._table) != self._read_for:
-            self._read_for = place, self._table
-            self._read_problems(*place)
+        if self._table is None or not isinstance(place, tuple):
+            return None
+        return place, self._table
+
+    def read(self, progress: Progress) -> None:
+        """Read the texts of the chosen benchmark."""
+        place = self.query_one("#benchmark", Select).value
+        assert isinstance(place, tuple)
+        self._read_problems(progress, *place)
 
     @work(thread=True, exclusive=True, group="problems")
-    def _read_problems(self, setup: str, benchmark: str) -> None:
-        progress, table = self._progress, self._table
-        assert progress is not None
+    def _read_problems(self, progress: Progress, setup: str, benchmark: str) -> None:
+        table = self._table
         assert table is not None
         assert table.evidence is not None
         try:
@@ -143,15 +147,16 @@ class SamplesPane(Vertical):
         self._fill_problems()
 
     def _fill_problems(self) -> None:
-        holds = self._filters.get(str(self.query_one("#filter", Select).value), lambda _: True)
-        words, rows = self._words.casefold().split(), {}
+        chosen = str(self.query_one("#filter", Select).value)
+        passes = self._filters.get(chosen, lambda _: True)
+        rows = {}
         for key, row in self._problems.items():
-            if holds(row.responses) and all(word in _searched(row) for word in words):
+            if passes(row.responses) and holds_words(_searched(row), self._words):
                 count = len(row.responses)
                 mark: Mark | None = "good" if row.right == count else None
                 rows[key] = [Cell(key), Cell(f"{row.right}/{count}", mark=mark)]
-        heading = f"{len(rows)} problem{'' if len(rows) == 1 else 's'}"
-        self.query_one("#problem-rows", LiveTable).show([heading, "Right"], rows)
+        headings = [counted(len(rows), "problem"), "Right"]
+        self.query_one("#problem-rows", LiveTable).show(headings, rows)
         if not rows:
             self.query_one("#response-rows", LiveTable).show(["Grade"], {})
             self._say("No problem passes the filter." if self._problems else NO_TEXTS)
@@ -171,7 +176,9 @@ class SamplesPane(Vertical):
         setup, benchmark = place
         wanted = problem, self._every_step
         known = self._problems[problem].responses
+        # Responses of the selected checkpoints are there at once; files of the others take longer.
         self.app.call_from_thread(self._take_responses, wanted, list(known))
+        # Each source once, in the order of the table.
         selected = list(dict.fromkeys(each.source for each in known))
         try:
             with progress.lock:
@@ -191,9 +198,8 @@ class SamplesPane(Vertical):
         for key, each in self._responses.items():
             source, text = each.source, each.text
             sample = f"{text.sample} fresh" if source.fresh else f"{text.sample}"
-            mark = MARKS.get(each.verdict, "warning")
             rows[key] = [
-                Cell(each.verdict, mark=mark),
+                Cell(each.verdict, mark=_mark(each)),
                 Cell(text.answer or ""),
                 Cell(method_label(source.method or BASE)),
                 Cell(str(source.seed) if source.method else ""),
@@ -211,8 +217,8 @@ class SamplesPane(Vertical):
         """Show the prompt as the model saw it, and the response after it."""
         text = each.text
         shown = Text.assemble((f"gold {text.gold} · answer {text.answer} · ", "bold"))
-        mark = {"right": "green", "wrong": "red"}.get(each.verdict, "yellow")
-        shown.append(f"{each.verdict} · {text.tokens} tokens\n", mark)
+        style = MARK_STYLES[_mark(each)]
+        shown.append(f"{each.verdict} · {text.tokens} tokens\n", style)
         shown.append(text.prompt, "dim")
         shown.append(text.text)
         self._say(shown)
@@ -224,14 +230,7 @@ class SamplesPane(Vertical):
         if event.select.id == "filter":
             self._fill_problems()
         else:
-            self.refresh_texts()
-
-    def on_show(self) -> None:
-        self._on_screen = True
-        self.refresh_texts()
-
-    def on_hide(self) -> None:
-        self._on_screen = False
+            self.read_if_changed()
 
     def action_another_filter(self, by: int) -> None:
         """Take the next filter, or the one before."""
@@ -255,6 +254,13 @@ class SamplesPane(Vertical):
             self._read_responses(problem)
 
 
+def _mark(each: Answered) -> Mark:
+    return MARKS.get(each.verdict, "warning")
+
+
 def _searched(row: ProblemRow) -> str:
-    texts = [row.problem, *(each.text.text for each in row.responses)]
-    return "\n".join([*texts, row.responses[0].text.prompt]).casefold()
+    """The text that a search for problems looks through."""
+    texts = [row.problem, row.responses[0].text.prompt]  # the same prompt for all responses
+    for each in row.responses:
+        texts.append(each.text.text)
+    return "\n".join(texts)

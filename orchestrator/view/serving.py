@@ -56,6 +56,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 def serve(command: str, name: str, port: int) -> int:
     """Show the screen of `command` in a browser until Ctrl-C; port 0 is a free one."""
     listening = socket.socket()
+    # Lets a view take its port again right after another one ended there.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((LOOPBACK, port))
@@ -71,7 +72,7 @@ def serve(command: str, name: str, port: int) -> int:
     web.run_app(
         server.make_app(),
         sock=listening,
-        print=lambda *_: None,
+        print=lambda *_: None,  # aiohttp would print an address without the token
         access_log=None,
         shutdown_timeout=ENDING_S,
     )

@@ -12,13 +12,12 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Log, Static
 
-from orchestrator.commands.display import STATE_MARKS, percent
-from orchestrator.monitor.unit_status import UnitStatus
+from orchestrator.commands.display import percent
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import RunReader
-from orchestrator.sheet import MARK_STYLES
 from orchestrator.view.reading import Progress
-from orchestrator.view.units import unit_rows
+from orchestrator.view.searching import holds_words
+from orchestrator.view.units import STATE, UnitRow, unit_rows
 
 AGAIN_S = 2.0  # between two looks at the log
 MOST_LETTERS = 400_000  # of a log; the beginning of a longer one is left out
@@ -64,7 +63,7 @@ class UnitScreen(Screen[None]):
         self._progress = progress
         for row in unit_rows(progress.overview):
             if row.id == self._run.unit_id:
-                self.query_one("#facts", Static).update(facts(row.name, row.status))
+                self.query_one("#facts", Static).update(facts(row))
         self._read()
 
     @work(thread=True, exclusive=True, group="log")
@@ -77,6 +76,7 @@ class UnitScreen(Screen[None]):
         self.app.call_from_thread(self._take, text, failure)
 
     def _take(self, text: str, failure: str) -> None:
+        # The user may have gone back while the log was read.
         if not self.is_attached:
             return
         self.query_one("#failure").display = bool(failure)
@@ -86,11 +86,12 @@ class UnitScreen(Screen[None]):
             self._fill()
 
     def _fill(self) -> None:
-        log, words = self.query_one(Log), self._words.casefold().split()
+        log = self.query_one(Log)
+        # The screen follows a growing log unless the user has scrolled up.
         at_end = log.is_vertical_scroll_end
         lines = []
         for line in self._text.splitlines():
-            if all(word in line.casefold() for word in words):
+            if holds_words(line, self._words):
                 lines.append(line)
         log.clear()
         log.write_lines(lines or ["no log yet" if not self._text else "no such line"], at_end)
@@ -115,6 +116,7 @@ class UnitScreen(Screen[None]):
 
     def action_back(self) -> None:
         words = self.query_one(Input)
+        # The first Escape ends the search, the next one leaves the screen.
         if words.display:
             words.value = ""
             words.display = False
@@ -123,12 +125,11 @@ class UnitScreen(Screen[None]):
             self.app.pop_screen()
 
 
-def facts(name: str, status: UnitStatus) -> Text:
+def facts(row: UnitRow) -> Text:
     """The unit's name, state and best checkpoint, then its id."""
-    text = Text.assemble((name, "bold"))
-    text.append(" · ")
-    mark = STATE_MARKS.get(status.state, "faint")
-    text.append(status.doing or status.state, MARK_STYLES[mark])
+    status = row.status
+    text = Text.assemble((row.name, "bold"), " · ")
+    text.append_text(row.cells[STATE].rich())
     if status.steps:
         text.append(f" · step {status.step} of {status.steps}")
     if status.score is not None:

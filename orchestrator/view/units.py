@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.commands.display import (
-    NOT_STARTED,
-    STATE_MARKS,
     duration,
     names,
     percent,
     progress_bar,
     progress_mark,
+    state_mark,
+    state_words,
 )
 from orchestrator.monitor.status import Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.sheet import Cell, Sheet
+from orchestrator.view.searching import holds_words
 
 BAR, SHORT_BAR = 10, 4  # characters of a unit's bar
 UNIT, SEED, STATE, STEPS = "Unit", "Seed", "State", "Steps"
@@ -48,8 +49,8 @@ class UnitRow:
 
     def matches(self, words: str) -> bool:
         """Whether all words stand in its name, its id or its state, in any case."""
-        text = f"{self.name} {self.id} {self.cells[STATE].text} {self.status.state}".casefold()
-        return all(word in text for word in words.casefold().split())
+        text = f"{self.name} {self.id} {self.cells[STATE].text} {self.status.state}"
+        return holds_words(text, words)
 
     def with_bar(self, heading: str, bar: int) -> Cell:
         """The cell under a heading, the steps with a bar of so many characters."""
@@ -63,19 +64,17 @@ def unit_rows(overview: Overview) -> list[UnitRow]:
     """A row for each unit, in the order of the plan."""
     rows, called = [], names(overview.units)
     several = len({s.setup for s in overview.units}) > 1
+    # Steps of the same width, so that the bars before them stay in one column.
     digits = max((len(str(s.steps)) for s in overview.units), default=1)
     for s in overview.units:
-        words = s.doing or s.state
-        if words == "queued" and not overview.driven:
-            words = NOT_STARTED
-        seed = (
-            "" if s.kind == "base_eval" else f"{s.seed}{CONFIRMS if s.confirms is not None else ''}"
-        )
+        seed = "" if s.kind == "base_eval" else str(s.seed)
+        if s.confirms is not None:
+            seed += CONFIRMS
         reached = f"{s.step:>{digits}}/{s.steps}" if s.steps else ""
         cells = {
             UNIT: Cell(f"{s.setup} {s.label}" if several else s.label),
             SEED: Cell(seed),
-            STATE: Cell(words, mark=STATE_MARKS.get(s.state, "faint")),
+            STATE: Cell(state_words(s, overview.driven), mark=state_mark(s)),
             STEPS: Cell(reached, mark=progress_mark(s.step, s.steps)),
             LOSS: Cell("" if s.loss is None else f"{s.loss:.4f}"),
             SCORE: Cell(percent(s.score)),
@@ -95,7 +94,9 @@ def fitted(
     cells: dict[str, list[Cell]] = {}
     for bar, without in SHAPES:
         headings = [heading for heading in HEADINGS if heading not in without]
-        cells = {row.id: [row.with_bar(heading, bar) for heading in headings] for row in rows}
+        cells = {}
+        for row in rows:
+            cells[row.id] = [row.with_bar(heading, bar) for heading in headings]
         taken = sum(Sheet(headings, list(cells.values())).widths()) + padding * len(headings)
         if taken <= width:
             break

@@ -10,6 +10,7 @@ from textual.message import Message
 from textual.widgets import DataTable, Static
 
 from orchestrator.commands.display import hours
+from orchestrator.planning.numbers import counted
 from orchestrator.view.live_table import PADDING, SCROLLBAR, LiveTable
 from orchestrator.view.reading import Progress
 from orchestrator.view.units import TEXTS, UnitRow, fitted, unit_rows
@@ -79,9 +80,9 @@ def process_lines(progress: Progress) -> Text:
     if not processes:
         idle = "No process works on this sweep."
         return Text(idle if not overview.driven else "A driver runs; no process works yet.", "dim")
-    held = sum(process.devices for process in processes)
+    held = counted(sum(process.devices for process in processes), device)
     many = "es hold" if len(processes) > 1 else " holds"
-    text = Text(f"{len(processes)} process{many} {held:g} {device}{'' if held == 1 else 's'}")
+    text = Text(f"{len(processes)} process{many} {held}")
     text.append(f" · {hours(overview.device_hours_spent)} {device}-hours spent")
     for process in processes:
         where = f"{device} {process.gpu}" if process.gpu else f"{process.devices:g} {device}"

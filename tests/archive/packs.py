@@ -39,12 +39,21 @@ def members_of(pack: Path) -> Members:
 
 
 def write_zip(
-    pack: Path, members: Members, change: Callable[[zipfile.ZipInfo], None] | None = None
+    pack: Path,
+    members: Members,
+    change: Callable[[zipfile.ZipInfo], None] | None = None,
+    twice: str | None = None,
 ) -> None:
-    """A zip of these members that ends in the sha256 of all before; `change` edits each entry."""
+    """A zip of these members that ends in the sha256 of all before; `change` edits each entry.
+
+    The member named `twice` has two entries.
+    """
+    entries = list(members.items())
+    if twice is not None:
+        entries.append((twice, members[twice]))
     with zipfile.ZipFile(pack, "w") as archive:
         archive.comment = b"0" * 64
-        for name, data in members.items():
+        for name, data in entries:
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
             if change is not None:

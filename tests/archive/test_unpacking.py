@@ -114,18 +114,15 @@ def test_an_experiment_that_reads_the_environment_or_is_missing(
 
 
 def test_the_same_member_twice(tmp_path: Path, members: Members) -> None:
-    with zipfile.ZipFile(tmp_path / "sweep.trb", "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-        with pytest.warns(UserWarning, match="Duplicate"):
-            archive.writestr(f"results/{NAME}/table.md", b"other")
-    refused(tmp_path)
+    with pytest.warns(UserWarning, match="Duplicate"):
+        write_zip(tmp_path / "sweep.trb", members, twice=f"results/{NAME}/table.md")
+    assert "'the same member twice'" in refused(tmp_path)
 
 
 def test_a_bomb_whose_manifest_agrees(tmp_path: Path, members: Members) -> None:
     zeros = bytes(unpacking.SMALL + 1)
     write_zip(tmp_path / "sweep.trb", listed(members | {"zeros.json": zeros}))
-    assert f"{len(zeros):,}"[:2] in refused(tmp_path)
+    assert "bytes unpacked'" in refused(tmp_path)
 
 
 def test_a_member_larger_than_the_manifest_says(tmp_path: Path, members: Members) -> None:

@@ -20,6 +20,7 @@ from analysis.report.page import write_report
 from analysis.table import build
 from orchestrator.cli import main
 from orchestrator.config import Experiment
+from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.resolved import RECORD
 from orchestrator.experiment.units import expand
@@ -30,6 +31,7 @@ from orchestrator.selection.results_folder import (
     content_digest,
     folder_of,
     note_submit,
+    only_results,
     settled_name,
     submits,
 )
@@ -312,3 +314,17 @@ def test_every_unit_is_a_row_with_its_scores(tmp_path: Path) -> None:
     assert (base["method"], base["kind"], base["avg"]) == ("base", "base_eval", "12.50")
     trust = next(unit for unit in units if unit.method == "trust_region")
     assert (rows[trust.id]["setting"], rows[trust.id]["state"]) == ("epsilon0=0.01 K=12", "queued")
+
+
+def test_the_only_results_are_taken(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        only_results(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no results"):
+        only_results(tmp_path)
+    folder = folder_of(written(tmp_path, QUICKSTART), tmp_path)
+    assert only_results(tmp_path) == folder
+    other = folder.with_name("other")
+    other.mkdir()
+    (other / RECORD).write_text("digest: 01234567\n")
+    with pytest.raises(UserError, match="other"):
+        only_results(tmp_path)

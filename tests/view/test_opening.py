@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.errors import UserError
-from orchestrator.selection.results_folder import claim
 from orchestrator.view import opening
-from orchestrator.view.opening import only_experiment
 from tests.fake_runs import QUICKSTART
-from tests.view.sweeps import small_sweep
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -63,15 +59,3 @@ def test_a_port_that_cannot_be_is_refused(
     words: tuple[str, ...], key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(capsys, str(QUICKSTART), *words).startswith(f"trb: {key}: ")
-
-
-def test_the_only_results_are_taken(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no results"):
-        only_experiment(tmp_path)
-    study = small_sweep(tmp_path)
-    folder = claim(study)
-    assert only_experiment(tmp_path) == folder
-    (folder.parent / "other").mkdir()
-    (folder.parent / "other" / "experiment.yaml").write_text("digest: 01234567\n")
-    with pytest.raises(UserError, match="other"):
-        only_experiment(tmp_path)

@@ -32,9 +32,10 @@ def test_narrow_screens_have_fewer_columns_and_all_names(tmp_path: Path) -> None
         headings, cells = fitted(rows, width, 2)
         assert sum(Sheet(headings, list(cells.values())).widths()) + 2 * len(headings) <= width
         assert headings[0] == UNIT
-    narrow, _ = fitted(rows, 60, 2)
-    assert LOSS not in narrow
-    assert {LEFT, LOSS} & set(narrow) < {LEFT, LOSS}
+    left_out = {}
+    for width in (70, 60):
+        left_out[width] = set(HEADINGS) - set(fitted(rows, width, 2)[0])
+    assert left_out == {70: {LOSS}, 60: {LOSS, LEFT}}
 
 
 def test_a_search_finds_names_ids_and_states(tmp_path: Path) -> None:
