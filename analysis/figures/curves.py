@@ -144,6 +144,14 @@ def best_settings(
     return best
 
 
+def selected_settings(
+    study: Study, setup: str, chosen: Iterable[Selected]
+) -> dict[str, ScoredSetting]:
+    """`best_settings` of one setup; `chosen` may have the checkpoints of all setups."""
+    own = [selected for selected in chosen if selected.setup == setup]
+    return best_settings(read_settings(study, setup), own)
+
+
 def score_series(setting: ScoredSetting, untrained: float | None) -> Series:
     """Mean pass@1 over steps; a run that starts from the untrained student begins at its score."""
     curve = dict(setting.scores)

@@ -86,7 +86,7 @@ class SetupRuns:
         return [self.best[method] for method in methods if method in self.best]
 
     def scores_basis(self, lines: Sequence[Series]) -> str:
-        """Say how many seeds lines of scores are means over, and how far a single seed may be off."""
+        """Say how many seeds the lines of scores rest on, and how far a single seed may be off."""
         counts = sorted({line.seeds for line in lines} - {0})
         if not counts:
             return ""

@@ -140,7 +140,7 @@ def _draw_gains(axes: Axes, setups: Sequence[SetupLeads]) -> None:
 
 
 def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
-    """The leads of all methods in all setups, over confirming runs if the experiment asks for some."""
+    """The leads of all methods in all setups, over confirming runs if the experiment has some."""
     experiment = study.experiment
     if experiment.confirmed_methods:
         rows = confirmed_rows(with_confirmation(study), chosen)

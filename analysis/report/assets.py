@@ -27,8 +27,8 @@ def scripts() -> Html:
     plotly = _plotly()
     packed = base64.b64encode(gzip.compress(plotly.encode(), LEVEL, mtime=0)).decode()
     parts = [element("script", packed, type="text/plain", id=PACKED)]
-    # Plotly adds a style sheet for maps unless the page has an element with its id. The policy would
-    # refuse the sheet with a complaint in the browser's console, so the page has such an element.
+    # Plotly adds a style sheet for maps unless the page has an element with its id. The policy
+    # would refuse the sheet with a complaint in the browser's console.
     maps = re.search(r'getElementById\("([0-9a-f]{64})"\)', plotly)
     if maps:
         parts.append(element("template", id=maps[1]))

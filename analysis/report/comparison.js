@@ -59,9 +59,9 @@
     return low;
   };
 
-  // --- over problems: the bootstrap of analysis/scores/uncertainty.py, with the same random numbers ---
+  // --- over problems: the bootstrap of analysis/scores/uncertainty.py, on equal random numbers ---
 
-  // NumPy's generator PCG64 from its state, as doubles in [0, 1): the command must get equal numbers.
+  // NumPy's generator PCG64 from its state, as doubles in [0, 1); the command resamples with it.
   const doubles = ({ state, inc }) => {
     const multiplier = 47026247687942121848144207491837523525n;
     const increment = BigInt(inc);
@@ -95,8 +95,8 @@
     return count;
   };
 
-  // How often each of P problems is among P − 1 draws, replicate after replicate: NumPy's multinomial,
-  // which takes a binomial number for each problem from the draws that are left.
+  // How often each of P problems is among P − 1 draws, replicate after replicate. It is NumPy's
+  // multinomial: each problem takes a binomial number of the draws that are left.
   const drawn = new Map();
   const draws = (benchmark, problems) => {
     const name = `${benchmark.key} ${problems}`;
@@ -118,8 +118,8 @@
     return weights;
   };
 
-  // Replicates of a checkpoint's mean over problems. Where all problems score the same, the page holds
-  // finished ones as 32-bit floats.
+  // Replicates of a checkpoint's mean over problems, in per cent. If all problems score the same,
+  // the page holds finished replicates as 32-bit floats.
   const replicates = (checkpoint, benchmark) => {
     const flat = checkpoint.flat[benchmark.key];
     if (flat) {
@@ -148,7 +148,7 @@
   // --- two methods ---
 
   // The titles and labels of two methods, and a row for each benchmark: scores `first` and `second`,
-  // their difference `value` with its interval from `low` to `high`, what it is `over`, and `p` or null.
+  // their difference `value`, its interval from `low` to `high` over `over`, and `p` or null.
   const compare = (setup, first, second) => {
     const isConfirmed = first in setup.confirmed && second in setup.confirmed;
     const known = isConfirmed ? setup.confirmed : setup.selected;

@@ -1,4 +1,4 @@
-// The chart of the section `curves`: Plotly draws the numbers that the page holds as JSON. Check boxes
+// The chart of the section `curves`: Plotly draws numbers that the page holds as JSON. Check boxes
 // switch methods, and a slider lists the values at one step, so that no pointer is needed.
 "use strict";
 (async () => {
@@ -42,8 +42,8 @@
     if (value < 0) return `−${text}`;
     return minusBox.checked ? `+${text}` : text;
   };
-  // The points of a line, or their differences to Vanilla's mean at the steps that both have. A point
-  // without a value stays, since it breaks the line.
+  // The points of a line, or their differences to Vanilla's mean at the steps that both have. A
+  // point without a value stays, since it breaks the line.
   const pointsOf = (line) => {
     const own = line.values[quantity.key];
     const vanilla = lines.find((each) => each.method === "vanilla");

@@ -73,7 +73,7 @@ def read_origins(study: Study) -> dict[str, Document]:
     for unit in study.units:
         run = study.reader(unit)
         if run.started:
-            # Models differ from setup to setup, but the program and the machine need not.
+            # Models differ from setup to setup; without them most units share one origin.
             origin = dict(run.provenance())
             origin.pop("models", None)
             origins[unit.id] = origin
@@ -83,7 +83,8 @@ def read_origins(study: Study) -> dict[str, Document]:
 def origin_numbers(study: Study) -> dict[str, int]:
     """Unit id → the number of its origin in the section, from 1; for the units that were started."""
     origins = read_origins(study)
-    known, numbers = distinct(origins.values()), {}
+    known = distinct(origins.values())
+    numbers = {}
     for unit_id, origin in origins.items():
         numbers[unit_id] = known.index(origin) + 1
     return numbers
@@ -112,7 +113,7 @@ def machines(study: Study) -> list[str]:
     for unit in study.units:
         run = study.reader(unit)
         if run.started:
-            # Directories of versions that noted no attempts know the machine of the first one.
+            # Older versions recorded no attempts, but the machine of the first one.
             for row in run.attempts() or [run.provenance()]:
                 texts.add(_hardware(row.get("host", {})))
     return sorted(texts - {""})
@@ -147,7 +148,8 @@ def _origin(origin: Document) -> Html:
 
 
 def _benchmarks(study: Study, evidence: Evidence) -> Html:
-    setups, rows = study.experiment.setups, []
+    setups = study.experiment.setups
+    rows = []
     for source in evidence.benchmarks:
         run = setups[source.setup].evaluation.benchmarks[source.benchmark]
         name = f"{benchmark_label(source.benchmark, run)}, {setup_title(source.setup, setups)}"
@@ -175,5 +177,5 @@ def _data(study: Study) -> Html:
 
 
 def _counted(value: Any) -> str:
-    """Numbers have commas here."""
+    """A count with commas, or another value as a text."""
     return whole(value) if type(value) is int else plain(value)

@@ -1,4 +1,4 @@
-"""The section on what pass@1 hides: responses of the selected checkpoints, by benchmark."""
+"""The section `responses`: truncation, missing answers and lengths behind pass@1, by benchmark."""
 
 from __future__ import annotations
 
