@@ -315,7 +315,7 @@ def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Ve
 
 def _endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
     """The share of the teacher's answers that end with the pair's stop token."""
-    detail = check_endings(name, setup, experiment, runs, on_gpu=True)
+    detail = check_endings(name, setup, experiment, runs)
     return "warn" if detail.startswith(NOT_TRIED) else "ok", detail
 
 

@@ -100,9 +100,9 @@ class Lengths:
 
 @dataclass(frozen=True)
 class LengthLaw:
-    """Lengths without a limit: a share `endless` never ends, the others after `finished` tokens.
+    """Lengths without a limit: a share `endless` never ends.
 
-    That is a mean.
+    The other responses end after `finished` tokens on average.
     """
 
     finished: float

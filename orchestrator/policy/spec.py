@@ -137,10 +137,6 @@ class TeacherPrefix:
     measures = ("behavior_kl",)
     acceptance_guess = 0.75  # not bounded: 1 after the prefix, less inside of it
 
-    def at(self, position: int) -> Fusion:
-        """The behavior at a position of a response, counted from 0."""
-        return Fusion(1.0 if position < self.tokens else 0.0)
-
 
 # --- objectives: a target, losses against it, and the tokens where each loss counts ---
 

@@ -6,6 +6,7 @@ Both need the experiment's own models. Random weights have no template and end b
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
@@ -17,7 +18,7 @@ from orchestrator.selftest.template import NOT_TRIED, check_template
 
 def template(bench: Bench) -> Found:
     """Check the cost of the prompt to the teacher, in nats a token."""
-    return _tried(bench, check_template)
+    return _tried(bench, partial(check_template, on_gpu=True))
 
 
 def endings(bench: Bench) -> Found:
@@ -25,9 +26,9 @@ def endings(bench: Bench) -> Found:
     return _tried(bench, check_endings)
 
 
-def _tried(bench: Bench, check: Callable[[str, Setup, Experiment, Path, bool], str]) -> Found:
-    if bench.small or bench.made:
+def _tried(bench: Bench, check: Callable[[str, Setup, Experiment, Path], str]) -> Found:
+    if bench.made:
         models = " and ".join(bench.made)
         return Found("skipped", f"the {models} of this check has random weights")
-    found = check(bench.name, bench.declared, bench.experiment, bench.runs, True)
+    found = check(bench.name, bench.declared, bench.experiment, bench.runs)
     return Found("skipped" if found.startswith(NOT_TRIED) else "ok", found)

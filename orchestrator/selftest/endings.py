@@ -12,12 +12,10 @@ from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Job, Limits
-from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError
-from orchestrator.models import checkpoints, making
-from orchestrator.selftest.template import NOT_TRIED, tokenizer_of
+from orchestrator.models import checkpoints
+from orchestrator.selftest.template import NOT_TRIED, tokenizer_of, why_untried
 
 # A teacher that answers ends nearly always; one whose stop token is another id ends by chance. The
 # bound lies far from both, since long answers are cut at the setup's limit.
@@ -25,23 +23,17 @@ LEAST_SHARE = 0.1
 PROBLEMS, LONGEST = 16, 2048  # answers, and the most tokens of each
 
 
-def check_endings(
-    name: str, setup: Setup, experiment: Experiment, runs: Path, on_gpu: bool = False
-) -> str:
+def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> str:
     """Say in a line what was found; UserError if fewer answers end than the bound.
 
-    Models of random weights and models that are not made yet are not tried, and the line says so.
-    Models that need a GPU are tried `on_gpu` alone, as by `template.check_template`.
+    Models of random weights, models that are not made yet, and models that need a GPU where none
+    is, are not tried, and the line says so. The process may hold some of a GPU's memory afterwards.
     """
     if setup.teacher.recipe is not None and not setup.teacher.recipe.updates:
         return f"{NOT_TRIED}: the teacher's weights are random"
-    if not making.are_there(setup, runs):
-        return f"{NOT_TRIED}: the models are not made yet"
-    if needs_gpu(setup) and not (on_gpu and has_driver()):
-        return (
-            f"{NOT_TRIED}: the models need a GPU; "
-            "trb doctor EXP.yaml on a machine with one tries it"
-        )
+    untried = why_untried(setup, runs, on_gpu=True)
+    if untried is not None:
+        return untried
     from orchestrator.data.prompts import render
 
     student = checkpoints.checkpoint_of(setup.student, setup, runs)

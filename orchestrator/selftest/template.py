@@ -56,13 +56,9 @@ def check_template(
     """
     if asks_as_its_own(setup):
         return "the prompt is the teacher's own template"
-    if not making.are_there(setup, runs):
-        return f"{NOT_TRIED}: the models are not made yet"
-    if needs_gpu(setup) and not (on_gpu and has_driver()):
-        return (
-            f"{NOT_TRIED}: the models need a GPU; "
-            "trb doctor EXP.yaml on a machine with one tries it"
-        )
+    untried = why_untried(setup, runs, on_gpu)
+    if untried is not None:
+        return untried
     teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
     if setup.teacher.recipe is None and not has_chat_template(Path(teacher.path)):
         return "the teacher has no chat template of its own"
@@ -73,6 +69,18 @@ def check_template(
             f"most {MOST_NATS:g}, or kind: {own_template(setup).kind} without a system message"
         )
     return f"{cost:.3f} nats a token under the teacher's own template, {MOST_NATS:g} allowed"
+
+
+def why_untried(setup: Setup, runs: Path, on_gpu: bool) -> str | None:
+    """Why the models cannot be tried here; None if they can."""
+    if not making.are_there(setup, runs):
+        return f"{NOT_TRIED}: the models are not made yet"
+    if needs_gpu(setup) and not (on_gpu and has_driver()):
+        return (
+            f"{NOT_TRIED}: the models need a GPU; "
+            "trb doctor EXP.yaml on a machine with one tries it"
+        )
+    return None
 
 
 def has_chat_template(folder: Path) -> bool:

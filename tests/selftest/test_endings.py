@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.config import Recipe
 from orchestrator.errors import UserError
-from orchestrator.models import checkpoints
+from orchestrator.models import checkpoints, making
 from orchestrator.selftest import endings
 from orchestrator.sweep import prepare
 from tests.fake_runs import quickstart
@@ -30,7 +30,7 @@ def test_the_right_stop_token_is_accepted_and_another_id_is_refused(
     wrong = replace(setup, teacher=replace(setup.teacher, eos=setup.student.eos))
     found = [folders[setup.student.eos], folders[setup.teacher.eos]]
     monkeypatch.setattr(checkpoints, "checkpoint_of", lambda *_: found.pop(0))
-    monkeypatch.setattr(endings.making, "are_there", lambda *_: True)
+    monkeypatch.setattr(making, "are_there", lambda *_: True)
     with pytest.raises(UserError, match=r"arithmetic\.teacher\.eos: 45: "):
         endings.check_endings("arithmetic", wrong, experiment, tmp_path)
 

@@ -122,8 +122,11 @@ def law_after(behavior: Behavior, prompt: Prompt) -> dict[Prompt, Array]:
         log_p, log_q = _letter_readings(prompt, inner)
         for t in range(WORD):
             if inner[:t] not in laws:
-                here = behavior.at(t) if isinstance(behavior, TeacherPrefix) else behavior
-                laws[inner[:t]] = np.exp(tiny.law(here, log_p[t], log_q[t]))
+                if isinstance(behavior, TeacherPrefix):
+                    log_mu = log_q[t] if t < behavior.tokens else log_p[t]
+                else:
+                    log_mu = tiny.law(behavior, log_p[t], log_q[t])
+                laws[inner[:t]] = np.exp(log_mu)
     return laws
 
 
