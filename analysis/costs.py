@@ -142,7 +142,7 @@ def combined(
     """Each number of several costs, for example their sum; None where one of them lacks it."""
     values: dict[str, float | None] = {}
     for field in fields(TrainingCost):
-        known = _present(getattr(cost, field.name) for cost in costs)
+        known = _present([getattr(cost, field.name) for cost in costs])
         values[field.name] = how(known) if len(known) == len(costs) else None
     return TrainingCost(**values)  # pyright: ignore[reportArgumentType] (updates are never None)
 
@@ -278,7 +278,7 @@ def _tokens(run: RunReader) -> tuple[list[int | None], list[int | None]]:
     return tokens, judged
 
 
-def _present(values: Iterable[float | None]) -> list[float]:
+def _present(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 

@@ -138,6 +138,7 @@ def _draw_line(
 def picture(data: SetupRuns) -> Picture:
     """Best-over-training scores over the grids of all methods but vanilla."""
     families: dict[str, list[ScoredSetting]] = {}
+    # Vanilla has no knobs, and is the dashed line across all panels.
     for setting in data.settings:
         if setting.method != REFERENCE:
             families.setdefault(setting.method, []).append(setting)

@@ -97,6 +97,7 @@ def _table(caption: str, means: Mapping[str, Mapping[str, float]]) -> Html:
     for method, values in means.items():
         row = [method_label(method)]
         for key, column in QUANTITIES.items():
+            # A quantity that the method does not log stays missing.
             value = column.factor * values[key] if key in values else None
             row.append(decimal(value, column.decimals))
         rows.append(row)

@@ -156,8 +156,10 @@ def _benchmarks(study: Study, evidence: Evidence) -> Html:
         scored = next((row for row in evidence.rows if row.setup == source.setup), None)
         problems = f" × {scored.columns[source.benchmark].problems:,}" if scored else ""
         asked = f"{run.n}{problems}" if run else ""
-        content = ", ".join(f"{key} {_counted(value)}" for key, value in source.content.items())
-        rows.append([name, asked, code(content), code(source.evaluation_id)])
+        content = []
+        for key, value in source.content.items():
+            content.append(f"{key} {_counted(value)}")
+        rows.append([name, asked, code(", ".join(content)), code(source.evaluation_id)])
     sheet = Sheet.of(BENCHMARK_HEADINGS, rows, left=range(len(BENCHMARK_HEADINGS)))
     return table("Problems by content", sheet)
 
@@ -165,9 +167,13 @@ def _benchmarks(study: Study, evidence: Evidence) -> Html:
 def _data(study: Study) -> Html:
     rows = []
     for setup in study.experiment.setups:
-        recorded = [study.reader(unit).document("data.json") for unit in study.units_of(setup)]
+        recorded = []
+        for unit in study.units_of(setup):
+            document = study.reader(unit).document("data.json")
+            if document:
+                recorded.append(document)
         title = setup_title(setup, study.experiment.setups)
-        for document in distinct(filter(None, recorded)):
+        for document in distinct(recorded):
             for name, value in leaves(document, ": "):
                 rows.append([title, name.replace("_", " "), _counted(value)])
     if not rows:
