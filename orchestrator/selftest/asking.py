@@ -29,6 +29,6 @@ def endings(bench: Bench) -> Found:
 def _tried(bench: Bench, check: Callable[[str, Setup, Experiment, Path], str]) -> Found:
     if bench.made:
         models = " and ".join(bench.made)
-        return Found("skipped", f"the {models} of this check has random weights")
+        return Found("skipped", f"random weights stand for {models} in this check")
     found = check(bench.name, bench.declared, bench.experiment, bench.runs)
     return Found("skipped" if found.startswith(NOT_TRIED) else "ok", found)
