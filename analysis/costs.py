@@ -1,7 +1,7 @@
 """The cost of units: wall-clock by phase, tokens, and positions that the teacher judged.
 
-`family_costs` sums all that the units of a method took. `training_cost` is the part of it that one
-checkpoint needs.
+`family_costs` sums everything that the units of a method took. `training_cost` is the part that one
+checkpoint needs: its training steps, and those of the supervised stage before it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ PHASES = (START, *STEP_PARTS, EVALUATE)
 class Cost:
     """Sums over units; None where nothing was logged.
 
-    `seconds` of a phase count all the time it took, also that of the `repeated` steps which ran
-    again after a kill; `timed_steps` counts those too. Tokens and positions are of what was kept:
-    the tokens of training rollouts and of the evaluations' responses, and the positions at which
-    the teacher's distribution was computed. `placements` says where the roles lived, for example
-    {"inline"} or {"colocated, 1 GPU"}: only what ran alike takes comparable time.
+    `seconds` has the time of each phase. It contains steps that ran again after a kill, which
+    `repeated` counts; `timed_steps` counts them as often as they ran. Tokens and positions count
+    once, as they were kept. Tokens are those of training rollouts and of evaluated responses, and
+    positions are those at which the teacher's distribution was computed. `placements` says where
+    the roles lived, for example {"inline"} or {"colocated, 1 GPU"}: seconds compare only between
+    units with the same placement.
     """
 
     units: int
@@ -58,8 +59,8 @@ class TrainingCost:
 
     A supervised stage that several trials share counts for each of them, and a step that ran again
     after a kill counts once. `seconds` are those of the training steps, without start, evaluation
-    and saving; `device_seconds` are these times the GPUs of the trial, or its cores where it has no
-    GPU. `student_tokens` were decoded by the student: its responses, or its drafts where a teacher
+    and saving. `device_seconds` are `seconds` times the number of GPUs, or of cores without a GPU.
+    `student_tokens` were decoded by the student: its responses, or its drafts where a teacher
     judges them. `teacher_scored` counts positions at which the teacher's distribution was computed,
     `teacher_decoded` the tokens of its own answers. `updates` contain the `supervised_updates`. All
     are floats, since they are averaged over seeds.
@@ -79,8 +80,8 @@ class TrainingCost:
         return _all_of([self.teacher_scored, self.teacher_decoded])
 
 
-# The ways to count the cost of training. Time is that of GPUs or cores, and compares on the same
-# hardware only.
+# The ways to count the cost of training. Time is that of GPUs or cores, so it compares methods only
+# if they ran on the same hardware.
 MEASURES: Mapping[str, Callable[[TrainingCost], float | None]] = {
     "updates": lambda cost: cost.updates,
     "time": lambda cost: cost.device_seconds,
@@ -114,12 +115,13 @@ def training_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
 def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     """The cost of a unit's own steps before `step`, without the stage before it."""
     run = study.reader(unit)
-    placement, clocked, logged = placement_of(unit, run), _seconds_by_step(run), _tokens(run)
+    placement, clocked = placement_of(unit, run), _seconds_by_step(run)
     seconds = _all_of([clocked.get(str(before)) for before in range(step)])
     tokens = judged = None
-    if len(logged) >= step:
-        tokens = _all_of([of_step[0] for of_step in logged[:step]])
-        judged = _all_of([of_step[1] for of_step in logged[:step]])
+    tokens_by_step, judged_by_step = _tokens(run)
+    if len(tokens_by_step) >= step:
+        tokens = _all_of(tokens_by_step[:step])
+        judged = _all_of(judged_by_step[:step])
     # The supervised stage learns from answers that the teacher decodes and does not score.
     nothing = None if tokens is None else 0.0
     supervised = unit.is_supervised
@@ -140,15 +142,15 @@ def combined(
     """Each number of several costs, for example their sum; None where one of them lacks it."""
     values: dict[str, float | None] = {}
     for field in fields(TrainingCost):
-        known = _present(getattr(cost, field.name) for cost in costs)
+        known = _present([getattr(cost, field.name) for cost in costs])
         values[field.name] = how(known) if len(known) == len(costs) else None
     return TrainingCost(**values)  # pyright: ignore[reportArgumentType] (updates are never None)
 
 
 def family_costs(study: Study, setup: str) -> dict[str, Cost]:
-    """Method, or kind of the units that have none → sum over its units that were started.
+    """Method → sum over its started units, in the order of the grid.
 
-    Families stand in the order of the grid.
+    Units without a method are summed by their kind: `base_eval` and `sft`.
     """
     costs_of: dict[str, list[Cost]] = {}
     for unit in study.units_of(setup):
@@ -160,26 +162,38 @@ def family_costs(study: Study, setup: str) -> dict[str, Cost]:
 
 def total(costs: Iterable[Cost]) -> Cost:
     """Sums of the numbers that are known."""
-    rows = list(costs)
+    units = timed_steps = repeated = 0
+    placements = frozenset[str]()
     seconds: Counter[str] = Counter()
-    for row in rows:
-        seconds.update(row.seconds)
+    tokens: list[int | None] = []
+    positions: list[int | None] = []
+    evaluated: list[int | None] = []
+    for cost in costs:
+        units += cost.units
+        placements |= cost.placements
+        seconds.update(cost.seconds)
+        timed_steps += cost.timed_steps
+        repeated += cost.repeated
+        tokens.append(cost.training_tokens)
+        positions.append(cost.teacher_positions)
+        evaluated.append(cost.evaluation_tokens)
     return Cost(
-        units=sum(row.units for row in rows),
-        placements=frozenset().union(*(row.placements for row in rows)),
+        units=units,
+        placements=placements,
         seconds=dict(seconds),
-        timed_steps=sum(row.timed_steps for row in rows),
-        repeated=sum(row.repeated for row in rows),
-        training_tokens=_sum(row.training_tokens for row in rows),
-        teacher_positions=_sum(row.teacher_positions for row in rows),
-        evaluation_tokens=_sum(row.evaluation_tokens for row in rows),
+        timed_steps=timed_steps,
+        repeated=repeated,
+        training_tokens=_sum(tokens),
+        teacher_positions=_sum(positions),
+        evaluation_tokens=_sum(evaluated),
     )
 
 
 def unit_cost(study: Study, unit: Unit) -> Cost:
     """The cost of one unit so far; its evaluations include fresh samples."""
     run = study.reader(unit)
-    clocked, logged = phase_seconds(run), _tokens(run)
+    clocked = phase_seconds(run)
+    tokens, judged = _tokens(run)
     evaluated = []
     for ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
         for evaluation_id in ids.values():
@@ -191,8 +205,9 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
         seconds=clocked.seconds,
         timed_steps=clocked.steps,
         repeated=clocked.repeated,
-        training_tokens=_sum(of_step[0] for of_step in logged),
-        teacher_positions=_sum(of_step[1] for of_step in logged) if unit.is_trial else None,
+        training_tokens=_sum(tokens),
+        # A supervised stage has no rollouts that the teacher could judge.
+        teacher_positions=_sum(judged) if unit.is_trial else None,
         evaluation_tokens=_sum(evaluated),
     )
 
@@ -201,7 +216,7 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
 
 
 def hardware(study: Study, unit: Unit) -> str:
-    """Where a unit was trained: its placement, and the GPUs or processor of its last attempt."""
+    """Placement of a unit, and the GPUs or processor of its last attempt."""
     run = study.reader(unit)
 
     def processors() -> list[str]:
@@ -214,7 +229,7 @@ def hardware(study: Study, unit: Unit) -> str:
 
 
 def placement_of(unit: Unit, run: RunReader) -> Placement:
-    """Where the roles of a unit lived when it ran last, else where the experiment puts them."""
+    """The placement with which a unit ran last, else that of the experiment."""
 
     def read() -> dict[str, Any] | None:
         return run.config().get("unit", {}).get("placement")
@@ -233,7 +248,7 @@ def placement_text(placement: Placement) -> str:
 
 
 def _seconds_by_step(run: RunReader) -> dict[str, float]:
-    """Step, as a key of JSON → seconds of its parts, as it ran last."""
+    """Step → seconds of its parts when it ran last; a key of JSON is a text."""
 
     def read() -> dict[str, float]:
         seconds = {}
@@ -244,8 +259,8 @@ def _seconds_by_step(run: RunReader) -> dict[str, float]:
     return run.derived(TIMING, "seconds by step", read)
 
 
-def _tokens(run: RunReader) -> list[tuple[int | None, int | None]]:
-    """(tokens of the responses, positions that the teacher judged) of each step."""
+def _tokens(run: RunReader) -> tuple[list[int | None], list[int | None]]:
+    """For each step the tokens of its responses, and the positions that the teacher judged."""
 
     def read() -> list[tuple[int | None, int | None]]:
         steps = []
@@ -256,20 +271,24 @@ def _tokens(run: RunReader) -> list[tuple[int | None, int | None]]:
             steps.append((tokens, row.get("teacher_positions", tokens)))
         return steps
 
-    return run.derived(METRICS, "tokens and judged positions by step", read)
+    tokens, judged = [], []
+    for of_step in run.derived(METRICS, "tokens and judged positions by step", read):
+        tokens.append(of_step[0])
+        judged.append(of_step[1])
+    return tokens, judged
 
 
-def _present(values: Iterable[float | None]) -> list[float]:
+def _present(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
 def _all_of(values: Sequence[float | None]) -> float | None:
-    """Their sum; None unless all are known."""
+    """The sum; None unless all values are known."""
     present = _present(values)
     return float(sum(present)) if len(present) == len(values) else None
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def _sum(values: Sequence[int | None]) -> int | None:
     """The sum of the known values; None without any."""
     present = [value for value in values if value is not None]
     return sum(present) if present else None

@@ -1,8 +1,8 @@
 """A study as pandas DataFrames: units, counts by problem, logs, and the evidence of its table.
 
-The frames are read from run directories whenever a function is called. Columns have pandas'
-nullable types, and a missing number is `<NA>`. Scores are in percent, times in seconds, `at` is
-UTC. `trials.csv`, `trb table --format parquet` and the tables of W&B are views of them.
+Each function reads the run directories anew. Columns have pandas' nullable types, and a missing
+number is `<NA>`. Scores are in percent, times in seconds, and `at` is UTC. `trials.csv`, the
+Parquet file of `trb table --format parquet` and the tables of W&B are made from these frames.
 `docs/notebooks.md` shows their use.
 """
 
@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis.costs import TrainingCost, unit_cost
 from analysis.labels import AVERAGE, BASE
+from analysis.scores.evidence import setting_text
 from analysis.table.evidence_columns import TYPES, evidence_values
 from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import FRESH
@@ -63,7 +64,8 @@ def trials(study: Study) -> pd.DataFrame:
     untrained student and empty for a supervised stage.
     """
     study = with_confirmation(study.snapshot())
-    rows, benchmarks = [], dict[str, str]()
+    rows = []
+    benchmarks: dict[str, str] = {}  # columns with a score of some unit
     for unit, known in zip(study.units, status.collect(study), strict=True):
         run = study.reader(unit)
         row = _unit_values(unit)
@@ -90,16 +92,16 @@ def trials_csv(frame: pd.DataFrame) -> str:
     texts = frame.astype(object)
     for column in frame.columns[list(frame.columns).index("avg") :]:
         form = "{:.1f}" if column == "seconds" else "{:.2f}"
-        texts[column] = [None if pd.isna(value) else form.format(value) for value in frame[column]]
+        texts[column] = texts[column].map(form.format, na_action="ignore")
     return texts.to_csv(index=False, lineterminator="\n")
 
 
 def problem_counts(study: Study) -> pd.DataFrame:
     """A row for each problem of each evaluated checkpoint: `correct` of `n` samples.
 
-    `samples` is `selection` for those that choose a checkpoint and `fresh` for those that took no
-    part in that. `truncated`, `no_answer` and `timed_out` count samples; `tokens` is the sum over
-    all of them.
+    `samples` is `selection` for samples by which a checkpoint was chosen, and `fresh` for samples
+    that took no part in the choice. `truncated`, `no_answer` and `timed_out` count samples;
+    `tokens` is the sum over all of them.
     """
     rows = []
     for where, run, evaluation_id in _evaluations(study.snapshot()):
@@ -115,8 +117,8 @@ def texts(study: Study) -> pd.DataFrame:
     """A row for each evaluated response whose text was kept (`evaluation.keep_texts`).
 
     It has the `prompt` that the model read, `gold`, `text`, the extracted `answer` and its grade.
-    `sample` is its number among the responses to its problem. A large sweep has gigabytes: leave
-    all units out but some with `study.with_units`.
+    `sample` is its number among the responses to its problem. A large sweep has gigabytes of them:
+    `study.with_units` restricts a study to some units.
     """
     rows = []
     for where, run, evaluation_id in _evaluations(study.snapshot()):
@@ -131,7 +133,7 @@ def metrics(study: Study) -> pd.DataFrame:
 
 
 def rollouts(study: Study) -> pd.DataFrame:
-    """A row for each training rollout, with its texts; of a large sweep that is gigabytes."""
+    """A row for each training rollout, with its texts: gigabytes for a large sweep."""
     return _logs(study, RunReader.rollouts)
 
 
@@ -149,8 +151,8 @@ def timings(study: Study) -> pd.DataFrame:
 def evidence(table: Table) -> pd.DataFrame:
     """A row for each cell of a results table, with the columns that `--format csv` adds.
 
-    Scores are not rounded; they, limits and differences are in percent. A cell without a score has
-    no evidence.
+    Scores, limits and differences are in percent and not rounded. A cell without a score has no
+    evidence.
     """
     rows = []
     for row in table.rows:
@@ -166,8 +168,9 @@ def evidence(table: Table) -> pd.DataFrame:
 def confirmed(table: Table) -> pd.DataFrame:
     """A row for each cell of the confirmed checkpoints, in percent.
 
-    It has score, interval, lead and difference to vanilla. Dunnett's test corrects `p_value` and
-    the difference's limits for the number of methods, Holm's procedure `p_value_holm`.
+    `lead` is the explored score minus the confirmed one. Dunnett's test corrects `p_value` and the
+    limits of the difference to vanilla for the number of methods; Holm's procedure corrects
+    `p_value_holm`.
     """
     rows = []
     for row in table.evidence.confirmed if table.evidence else ():
@@ -190,8 +193,7 @@ def confirmed(table: Table) -> pd.DataFrame:
 
 
 def costs(table: Table) -> pd.DataFrame:
-    """A row for each method of each setup: the cost of its selected step, its average at equal
-    cost.
+    """A row for each method of each setup: cost of its selected step, and average at equal cost.
 
     `amount` is the equal cost in the unit of `measure`; times are in seconds.
     """
@@ -243,17 +245,22 @@ def _evaluations(study: Study) -> Iterator[tuple[dict[str, Any], RunReader, str]
 
 
 def _unit_values(unit: Unit) -> dict[str, Any]:
-    setting = " ".join(f"{name}={value:g}" for name, value in unit.knobs.items())
-    method = BASE if unit.is_untrained else unit.method or ""
-    values = (unit.id, unit.setup, method, setting, unit.seed)
-    return dict(zip(UNIT_COLUMNS, values, strict=True))
+    return {
+        "unit": unit.id,
+        "setup": unit.setup,
+        "method": BASE if unit.is_untrained else unit.method or "",
+        "setting": setting_text(unit.knobs),
+        "seed": unit.seed,
+    }
 
 
 def _logs(study: Study, read: Callable[[RunReader], Iterable[dict[str, Any]]]) -> pd.DataFrame:
     """The rows of a log of all units under each other, with the types that pandas finds in them."""
     rows: list[dict[str, Any]] = []
     for unit in study.units:
-        rows += [_unit_values(unit) | row for row in read(study.reader(unit))]
+        values = _unit_values(unit)
+        for row in read(study.reader(unit)):
+            rows.append(values | row)
     frame = pd.DataFrame(rows, columns=None if rows else list(UNIT_COLUMNS))
     return frame.convert_dtypes().astype(UNIT_COLUMNS)
 

@@ -46,16 +46,14 @@ def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
     """Headings and rows for a tracker: `results` as printed, `scores` with a row for each cell.
 
     `confirmed` has a row for each cell of the confirmed checkpoints, and is missing before any is
-    confirmed. Nothing is tracked without any score.
+    confirmed. A table without any score gives no tables.
     """
     from analysis import frames
 
-    scored = 0
-    for row in table.rows:
-        scored += sum(cell.value is not None for cell in row.cells)
-    if not scored:
+    scores = frames.evidence(table)
+    if scores.dropna(subset=[table.metric.column]).empty:
         return {}
-    shown = {"results": frames.as_printed(table), "scores": frames.evidence(table)}
+    shown = {"results": frames.as_printed(table), "scores": scores}
     confirmed = frames.confirmed(table)
     if not confirmed.empty:
         shown["confirmed"] = confirmed
@@ -79,8 +77,8 @@ def write_figures(study: Study, folder: Path | None, width: float | None = None)
 def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:
     """Write the figures that could be drawn.
 
-    `where` gives the folder. It is asked once there is a figure, so that nothing claims a results
-    folder for none.
+    `where` gives the folder, and is called only once a figure is drawn: it may claim a results
+    folder, which nothing should do for no figure.
     """
     from analysis.figures import output
 

@@ -1,5 +1,6 @@
-"""One file for each figure: it reads its numbers, draws them and says how to read the picture.
+"""The figures of an experiment, a file for each: it reads its numbers, draws and captions them.
 
-`catalog` lists the figures. `panels` and `style` hold everything that they draw alike; `curves` and
-`early_rollouts` read the numbers of several of them.
+`catalog` lists the figures, `picture` joins a figure with its caption, and `output` writes files.
+`panels` and `style` hold everything that the figures draw alike. `curves` reads the numbers of
+several figures, and `early_rollouts` those of `tradeoff`.
 """

@@ -1,7 +1,4 @@
-"""Which figures there are.
-
-Each has a file that reads its numbers, draws them and says how to read the picture.
-"""
+"""The list of figures, and the runs of each setup that they are drawn from."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from analysis.figures import (
     diagnostics,
     entropy,
     overview,
+    setup_map,
     sweep,
     tradeoff,
     trajectories,
-    worlds,
 )
 from analysis.figures.picture import Picture, SetupRuns
 from analysis.figures.style import WIDTH
@@ -26,7 +23,7 @@ from analysis.labels import setup_title
 from analysis.table import build
 from orchestrator.selection.study import Study
 
-MAPPED = 3  # setups; the table shows fewer side by side
+MAPPED = 3  # setups from which on the map is drawn; two are compared as well in the table
 # In the order of the report.
 FIGURES = (trajectories, cost, entropy, sweep, tradeoff, diagnostics, continuation, overview)
 
@@ -34,14 +31,14 @@ FIGURES = (trajectories, cost, entropy, sweep, tradeoff, diagnostics, continuati
 def pictures(study: Study, width: float = WIDTH) -> Iterator[Picture]:
     """The map of many setups and the figures of each, `width` inches wide, drawn when asked for."""
     if len(study.experiment.setups) >= MAPPED:
-        yield replace(worlds.picture(study, build.select(study)), width=width)
+        yield replace(setup_map.picture(study, build.select(study)), width=width)
     for data in _setups(study):
         for figure in FIGURES:
             yield replace(figure.picture(data), width=width)
 
 
 def trajectory_pictures(study: Study) -> Iterator[Picture]:
-    """The trajectories of each setup alone, which take a second and not several."""
+    """The trajectories of each setup: one second to draw, where all figures take several."""
     return map(trajectories.picture, _setups(study))
 
 

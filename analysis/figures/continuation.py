@@ -36,8 +36,13 @@ def draw(
     axes = figure.subplots()
     lengths = sorted(set().union(*gains.values()))
     for index, (continuer, own) in enumerate(gains.items()):
-        defined = {lengths.index(t): gain for t, gain in own.items() if gain is not None}
-        heights = {place: 100 * gain[0] for place, gain in sorted(defined.items())}
+        defined: dict[int, tuple[float, float | None, float | None]] = {}
+        heights: dict[int, float] = {}
+        for place, t in enumerate(lengths):
+            gain = own.get(t)
+            if gain is not None:
+                defined[place] = gain
+                heights[place] = 100 * gain[0]
         color, hatch = FILLS[continuer]
         label = f"continued by the {continuer}"
         bars = {"facecolor": color, "hatch": hatch, "label": label, "edgecolor": "white"}
@@ -46,7 +51,8 @@ def draw(
             if place not in defined:
                 words = {"color": style.GRAY, "fontsize": 7, "ha": "center", "va": "bottom"}
                 axes.text(place + shift, 0, "no data", rotation=90, **words)
-                # Words alone do not widen the axis, and may stand at its end.
+                # Words alone do not widen the axis, and those of the first or last length would
+                # lie outside.
                 axes.update_datalim([(place + shift, 0)])
                 continue
             _, low, high = defined[place]

@@ -48,7 +48,7 @@ def draw(
 
 
 def picture(data: SetupRuns) -> Picture:
-    """The chosen setting of each trained method, in a panel for each cost that was logged."""
+    """The selected setting of each trained method, in a panel for each cost that was logged."""
     points_of: dict[str, Sequence[CurvePoint]] = {}
     for selected in data.chosen:
         if selected.best.method != BASE:
@@ -59,6 +59,7 @@ def picture(data: SetupRuns) -> Picture:
         for method, points in points_of.items():
             if method not in left_out:
                 by_measure.setdefault(measure, []).append(series(points, measure))
+    # Over updates alone the panel would repeat the trajectories.
     if by_measure.keys() <= {"updates"}:
         missing = "no method has an evaluated checkpoint whose time or tokens were logged"
         return Picture(CAPTION, data.name, missing=missing)

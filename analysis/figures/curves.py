@@ -16,7 +16,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
-# Step, or cost → one value for each seed. An empty list is a step at which the line breaks.
+# Step (or cost) → the values of the seeds. A step with an empty list breaks the line.
 Curve = dict[float, list[float]]
 
 Z = 1.96  # of a two-sided 95 % normal interval
@@ -24,7 +24,7 @@ Z = 1.96  # of a two-sided 95 % normal interval
 
 @dataclass(frozen=True)
 class ScoredSetting:
-    """One point of a method's grid in one setup: its units differ in nothing but the seed.
+    """One point of a method's grid in one setup; its units differ in the seed only.
 
     `scores` is the mean pass@1 in [0, 1] at each evaluated checkpoint.
     """
@@ -90,11 +90,11 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Grid:
-    """The scores of one method's grid: a line for each value of the other knobs, over the knob `x`.
+    """The scores of one method's grid as lines over the knob `x`.
 
-    `lines` maps the knobs of a line to its scores by the value of `x`, None where one is missing.
-    `fixed` are the knobs that have one value. A method of a single setting has no `x`, and its
-    score lies at 0.
+    `fixed` has the knobs with a single value. Each setting of the other knobs has a line: `lines`
+    maps it to the scores by the value of `x`, None where one is missing. A method of a single
+    setting has no `x`, and its score lies at 0.
     """
 
     method: str
@@ -127,9 +127,10 @@ def read_settings(study: Study, setup: str) -> list[ScoredSetting]:
 def best_settings(
     settings: Sequence[ScoredSetting], chosen: Iterable[Selected]
 ) -> dict[str, ScoredSetting]:
-    """Method → the setting that its family was selected with.
+    """Method → the setting of its selected checkpoint.
 
-    Before a selection, only a family of a single setting has a best one.
+    Before a selection, only a method with a single setting has a best one. `chosen` are the
+    selected checkpoints of the same setup.
     """
     families: dict[str, list[ScoredSetting]] = defaultdict(list)
     for setting in settings:
@@ -143,8 +144,16 @@ def best_settings(
     return best
 
 
+def selected_settings(
+    study: Study, setup: str, chosen: Iterable[Selected]
+) -> dict[str, ScoredSetting]:
+    """`best_settings` of one setup; `chosen` may have the checkpoints of all setups."""
+    own = [selected for selected in chosen if selected.setup == setup]
+    return best_settings(read_settings(study, setup), own)
+
+
 def score_series(setting: ScoredSetting, untrained: float | None) -> Series:
-    """Mean pass@1 over steps, from the untrained student's where the run starts there."""
+    """Mean pass@1 over steps; a run that starts from the untrained student begins at its score."""
     curve = dict(setting.scores)
     if curve and untrained is not None and not setting.from_supervised:
         curve.setdefault(0, [untrained])
@@ -158,8 +167,9 @@ def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> 
         for row in study.reader(unit).metrics():
             for key in keys:
                 # A step without the quantity keeps an empty list, at which the line breaks.
-                value = row.get(key)
-                curves[key][unit.first_batch + row["step"]] += [] if value is None else [value]
+                values = curves[key][unit.first_batch + row["step"]]
+                if row.get(key) is not None:
+                    values.append(row[key])
     return {key: setting.series(curve) for key, curve in curves.items() if any(curve.values())}
 
 
@@ -175,13 +185,13 @@ def best_over_training(candidates: Iterable[Candidate], knobs: dict[str, Any]) -
 def problem_margin(checkpoint: Candidate) -> float | None:
     """Half of a checkpoint's 95 % interval over the problems, for the seeds that were run.
 
-    It is normal: 1.96 times √(Σ s²/P) ÷ benchmarks, where s is the standard deviation of the P
-    problems' scores. Samples need no term of their own (see `uncertainty`). None where all problems
-    of all benchmarks score the same.
+    The interval is normal: 1.96 √(Σ s²/P) ÷ B, with a sum over the B benchmarks and the standard
+    deviation s of the scores of P problems. s contains the noise of sampling responses (see
+    `uncertainty`). None where all problems of all benchmarks score the same.
     """
     variance = 0.0
     for seeds in checkpoint.counts.values():
-        # The problems vary: a problem's score is its mean over the seeds that were run.
+        # Seeds are averaged first, so that only the problems vary.
         scores = np.mean([seed.correct / seed.n for seed in seeds], axis=0)
         if len(scores) > 1:
             variance += float(np.var(scores, ddof=1)) / len(scores)
@@ -189,15 +199,15 @@ def problem_margin(checkpoint: Candidate) -> float | None:
 
 
 def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidate]) -> Grid:
-    """Best-over-training scores over the grid of one method, which has at least one setting."""
+    """Best-over-training scores over the grid of one method; there is at least one setting."""
     method = settings[0].method
     values: dict[str, list[Any]] = {}  # of each knob, ascending
     for knob in settings[0].knobs:
         values[knob] = sorted({setting.knobs[knob] for setting in settings})
     fixed = {knob: own[0] for knob, own in values.items() if len(own) == 1}
     varied = [knob for knob in values if knob not in fixed]
-    # The method's row names the knob of its axis. Where that knob has one value, the knob with the
-    # most values takes its place.
+    # METHODS names the knob that the paper puts on the axis. If that knob has one value only, the
+    # knob with the most values takes its place.
     x = METHODS[method].axis if method in METHODS else None
     if x not in varied:
         x = max(varied, key=lambda knob: len(values[knob]), default=None)

@@ -14,7 +14,7 @@ from analysis.figures.curves import Series
 from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
 from orchestrator.records.columns import COLUMNS, Column, Steps
 
-# SKD samples by another law, so its other numbers would not compare with the trust region's.
+# SKD samples by another law than a blend, so only its share of replaced tokens is shown.
 INJECTION = "skd"
 CAPTION = Caption(
     "diagnostics",
@@ -26,12 +26,12 @@ CAPTION = Caption(
 )
 
 PANELS: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.figure}
-# The behavior that samples, then the training on its samples.
+# Quantities of the behavior policy while it samples, and of the training on its samples.
 BEHAVIOR = [
     key for key, column in PANELS.items() if column.logged in (Steps.BLENDED, Steps.MEASURED)
 ]
 TRAINING = [key for key in PANELS if key not in BEHAVIOR]
-REPLACED = "replaced"  # of SKD, which injects at every step: its panel has the axis of all steps
+REPLACED = "replaced"  # SKD replaces tokens at every step, so the panel has the axis of all steps
 
 
 @style.styled()
@@ -71,7 +71,7 @@ def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = sty
 
 
 def _share_steps(group: Sequence[str], shown: Mapping[str, Axes], across: int) -> None:
-    """One range for the panels of a kind; the last row of a group names its axis of steps."""
+    """Give panels of a kind one range of steps; the last row of a group names the axis."""
     first: dict[str, Axes] = {}
     for name in group:
         blended = name in BEHAVIOR and name != REPLACED

@@ -1,6 +1,6 @@
-"""How likely the teacher finds a run's first rollouts, and how well it tells correct ones.
+"""The teacher's support of a run's first rollouts, and how well it separates correct ones.
 
-The numbers of the figure `tradeoff`, from `rollouts.jsonl`.
+These are the numbers of the figure `tradeoff`, from `rollouts.jsonl`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.records.statistics import Floats, auroc
 from orchestrator.selection.study import Study
 
 POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
-SCORED = ("teacher_log_prob", "log_ratio", "reward")  # any may be missing of a rollout
+SCORED = ("teacher_log_prob", "log_ratio", "reward")  # a rollout may lack any of them
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def support_points(study: Study, settings: Iterable[ScoredSetting]) -> list[Supp
 
 def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | None] | None:
     """The numbers of a run's first rollouts, margins last; None where the AUROC is missing."""
-    rows = []
+    rows = []  # step, length, then SCORED
     for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()):
         values = [row[name] for name in ("step", "length", *SCORED)]
         if None not in values:
@@ -81,7 +81,8 @@ def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | No
     separability = _separability(rollouts)
     if separability is None:
         return None
-    reward, steps = float(rollouts[:, 4].mean()), np.unique(rollouts[:, 0])
+    reward = float(rollouts[:, 4].mean())
+    steps = np.unique(rollouts[:, 0])
     if len(steps) < 2:
         return _log_prob(rollouts), separability, reward, None, None
     log_probs, separabilities = [], []  # each with one of the steps left out
@@ -94,9 +95,9 @@ def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | No
 
 
 def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
-    """Half of a 95 % interval from the values that leaving out one of m steps gives.
+    """Half of a 95 % interval from m values, each with one of m steps left out.
 
-    None where one of them is missing. The margin is 1.96 √((m − 1)/m Σ (θ₋ᵢ − θ̄)²) (Efron and
+    None where a value is missing. The margin is 1.96 √((m − 1)/m Σ (θ₋ᵢ − θ̄)²) (Efron and
     Tibshirani, "An Introduction to the Bootstrap", §11.2). Steps are left out and not rollouts,
     since the rollouts of a step share their policy and their prompts.
     """
@@ -107,9 +108,10 @@ def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
 
 
 def _log_prob(rollouts: Floats) -> float:
-    """Mean over tokens."""
+    """Mean over tokens: each rollout weighs as much as its length."""
     return float(np.average(rollouts[:, 2], weights=rollouts[:, 1]))
 
 
 def _separability(rollouts: Floats) -> float | None:
+    """AUROC of the mean log-ratio for the reward; None unless both rewards occur."""
     return auroc(rollouts[:, 3], rollouts[:, 4])

@@ -41,8 +41,9 @@ ENDED = "attempt that died or was stopped"
 ROW, HIGHEST = 0.26, 7.0  # inches: of a row, of all rows at most
 NAME = 0.12  # inches that the name of a row takes
 BESIDE = 1.5  # inches: title, axis and legend
-THINNEST = 1500  # a bar or pause is thin if it is shorter than such a part of the whole
-HOURS = ((48.0, 24.0, "days"), (2.0, 1.0, "hours"), (0.0, 1 / 60, "minutes"))  # from, size, name
+THINNEST = 1500  # bars and pauses are thin below this part of the whole time: 1/1500
+# Hours from which on the axis has a unit, hours of the unit, and its name.
+HOURS = ((48.0, 24.0, "days"), (2.0, 1.0, "hours"), (0.0, 1 / 60, "minutes"))
 
 Place = tuple[str, str]  # machine and GPU or process, as they are shown
 Worker = tuple[str, str, int]  # machine, GPU, and process if it has no GPU
@@ -50,7 +51,7 @@ Worker = tuple[str, str, int]  # machine, GPU, and process if it has no GPU
 
 @dataclass(frozen=True)
 class Bar:
-    """Work from `start` to `end`, in seconds since the first; `kind` is a key of KINDS."""
+    """Work from `start` to `end`, in seconds since the first work; `kind` is a key of KINDS."""
 
     row: int
     kind: str
@@ -87,7 +88,7 @@ def picture(study: Study) -> Picture:
 
 
 def read_chart(study: Study) -> Chart:
-    """Read the chart from the clocks of a study."""
+    """The chart of all clocked work of a study."""
     work: list[Piece] = []
     ends: list[tuple[Piece, float]] = []
     for unit in study.units:
@@ -109,10 +110,10 @@ def read_chart(study: Study) -> Chart:
 
 
 def _places(work: Sequence[Piece]) -> dict[Worker, Place]:
-    """The row of each worker: its GPU.
+    """The row of each worker: its GPU, or a numbered process on machines without GPUs.
 
-    A machine without GPUs has as many rows as processes ran side by side: a process takes the row
-    of one that has ended.
+    A new process takes the row of one that has ended, so a machine has as many rows as processes
+    ran side by side.
     """
     spans: dict[Worker, tuple[float, float]] = {}
     for piece in work:
@@ -124,6 +125,7 @@ def _places(work: Sequence[Piece]) -> dict[Worker, Place]:
         if gpu:
             places[host, gpu, process] = host, f"GPU {gpu}"
             continue
+        # The first row that is free again, else a new one.
         until = busy_until[host]
         row = next((row for row, busy in enumerate(until) if busy <= start), len(until))
         until[row : row + 1] = [end]
@@ -132,15 +134,15 @@ def _places(work: Sequence[Piece]) -> dict[Worker, Place]:
 
 
 def _worker(piece: Piece) -> Worker:
-    """Where a piece was worked at; all processes of a GPU are one worker."""
+    """The worker of a piece; all processes of a GPU are one worker."""
     return piece.host or "", piece.gpu or "", 0 if piece.gpu else piece.process or 0
 
 
 def _thinned(bars: Sequence[Bar]) -> list[Bar]:
-    """Bars in the order of rows and time, thin ones joined to a neighbour of their kind.
+    """Bars in the order of rows, kinds and time, thin ones joined to a neighbour of their kind.
 
-    A sweep of the paper's size has some hundred thousand bars. Joining those that nobody could see
-    bounds the bytes of the page.
+    A sweep of the paper's size has some hundred thousand bars. Most are too thin to be seen, and
+    joining them bounds the bytes of the page.
     """
     thin = max((bar.end for bar in bars), default=0.0) / THINNEST
     joined: list[Bar] = []
@@ -163,12 +165,13 @@ def _thinned(bars: Sequence[Bar]) -> list[Bar]:
 
 @style.styled()
 def draw(chart: Chart, title: str, width: float = style.WIDTH) -> Figure:
-    """The chart, over the time since the first work; at least one bar."""
+    """The chart over the time since the first work; it has at least one bar."""
     height = min(ROW, HIGHEST / len(chart.rows))
     figure = style.new_figure(width, BESIDE + max(0.6, height * len(chart.rows)))
     axes = figure.subplots()
     whole = max(bar.end for bar in chart.bars)
     size, unit = next((hours * 3600, name) for most, hours, name in HOURS if whole / 3600 >= most)
+    # White edges part bars that touch, and would hide bars that are thinner than an edge.
     edge = 0.4 if len(chart.bars) <= THINNEST // 2 else 0.0
     handles: list[Any] = []
     for kind, (name, color) in KINDS.items():
@@ -190,7 +193,9 @@ def draw(chart: Chart, title: str, width: float = style.WIDTH) -> Figure:
     axes.set_xlim(0, max(whole / size, 1e-9))
     axes.set_ylim(len(chart.rows) - 0.4, -0.6)
     several = len({host for host, _ in chart.rows}) > 1
-    names = [f"{host} {name}" if several else name for host, name in chart.rows]
+    names = []
+    for host, name in chart.rows:
+        names.append(f"{host} {name}" if several else name)
     # Rows that are thinner than a name leave out the names between.
     named = range(0, len(names), ceil(NAME / height))
     axes.set_yticks(named, [names[row] for row in named])

@@ -41,11 +41,12 @@ Solutions = list[tuple[Mapping[str, Any], Any]]  # each with its colour
 def draw(example: Mapping[str, Any], title: str, width: float = style.WIDTH) -> Figure:
     """KL(μ_β‖p) along the path p^(1−β) q^β with each budget ε and its β*, beside the top tokens.
 
-    In a narrow figure the two panels stand one above the other.
+    In a narrow figure the two panels stand one above the other. Of many budgets the panel of
+    tokens shows three.
 
     `example` has `tokens` (texts), `p` and `q` (probabilities of those tokens), `solutions`
-    (`epsilon`, `beta`, `kl` in nats, `mu`) and `path` (pairs of β and KL in nats); its `prefix`, a
-    text, may be there. Of many budgets the panel of tokens shows three.
+    (`epsilon`, `beta`, `kl` in nats, `mu`) and `path` (pairs of β and KL in nats). Its `prefix`, a
+    text, is optional.
     """
     if width >= style.NARROW:
         figure = style.new_figure(width, 3.4)
@@ -67,9 +68,12 @@ def draw(example: Mapping[str, Any], title: str, width: float = style.WIDTH) -> 
 
 
 def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Solutions) -> None:
-    """Budgets span decades, so the axis is logarithmic; β = 0, the student, has no place on it."""
+    """KL along the path. Budgets span decades, so the axis of KL is logarithmic.
+
+    The student, at β = 0 with a KL of 0, has no place on such an axis.
+    """
     budgets = [solution["epsilon"] for solution, _ in solutions]
-    floor = min(filter(None, budgets), default=LOWEST) / 5
+    floor = min(filter(None, budgets), default=LOWEST) / 5  # a budget of 0 is the student
     points = list(map(tuple, path))
     for solution, color in solutions:
         epsilon, beta, kl = solution["epsilon"], solution["beta"], solution["kl"]
@@ -111,10 +115,7 @@ def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Solutions) -
 
 
 def token_text(token: str) -> str:
-    """A token on one line with its white space visible.
-
-    Letters that the figures' font may lack are escapes.
-    """
+    """A token on one line with visible white space, and escapes for letters the font may lack."""
     shown = ""
     for char in token:
         shown += VISIBLE.get(char, char if _has_glyph(char) else f"\\u{ord(char):04x}")
@@ -130,9 +131,9 @@ def _after(prefix: str) -> str:
 
 
 def _has_glyph(char: str) -> bool:
-    """Whether DejaVu, the font that matplotlib ships, has a sign for a character.
+    """Whether DejaVu, the font that matplotlib ships, surely has a sign for a character.
 
-    It has Latin, Greek and Cyrillic letters and mathematical signs.
+    Latin, Greek and Cyrillic letters, arrows and mathematical signs are sure.
     """
     return char.isprintable() and (ord(char) < 0x530 or 0x2190 <= ord(char) < 0x22A0)
 

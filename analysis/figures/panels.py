@@ -21,7 +21,7 @@ from analysis.figures.style import GRAY, method_style, setting_text
 
 MARKED_POINTS = 25  # lines with more points than this show some markers only
 MARKERS_ON_LONG = 6
-LONG = 100  # lines with more points than this are too jagged to compare
+LONG = 100  # lines with more points than this are too jagged to compare without a running mean
 WINDOW = 11  # steps of their centred running mean
 SPREAD = "±1 s.d. over seeds"
 MARGIN = "95 % over problems, one run"
@@ -78,10 +78,11 @@ def running_mean(values: Sequence[float]) -> list[float]:
 def _marked(series: Series, index: int) -> list[bool]:
     """Which points of a line carry its marker.
 
-    A short line has all of them; a long one some, and the points without a neighbour, which a line
-    alone would not show. Lines have theirs at different places, so that none hides another's.
+    A short line marks all of its points. A long line marks some of them, and each point without a
+    neighbour, which a line alone would not show. `index` shifts the marked places, so that the
+    markers of two lines do not hide each other.
     """
-    filled = [bool(values) for values in series.curve.values()]
+    filled = list(map(bool, series.curve.values()))
     present = [place for place, value in enumerate(filled) if value]
     if len(present) <= MARKED_POINTS:
         return [True] * len(filled)
@@ -89,10 +90,9 @@ def _marked(series: Series, index: int) -> list[bool]:
     chosen = set(present[(index * every) // 3 % every :: every])
     marked = []
     for place in range(len(filled)):
-        alone = not any(filled[max(0, place - 1) : place]) and not any(
-            filled[place + 1 : place + 2]
-        )
-        marked.append(alone or place in chosen)
+        # Slices end at the ends of the line, where an index would wrap round or fail.
+        has_neighbour = any(filled[max(0, place - 1) : place] + filled[place + 1 : place + 2])
+        marked.append(place in chosen or not has_neighbour)
     return marked
 
 
@@ -114,7 +114,7 @@ def grouped_bars(
 
 
 def step_axis(axes: Axes, lines: Iterable[Series]) -> None:
-    """An axis of optimizer steps, whose name says where lines are running means."""
+    """An axis of optimizer steps; its name says if thick lines are running means."""
     smoothed = any(map(is_long, lines))
     axes.set_xlabel(f"optimizer step (thick: {WINDOW}-step mean)" if smoothed else "optimizer step")
     whole_steps(axes)
@@ -126,7 +126,10 @@ def whole_steps(axes: Axes) -> None:
 
 
 def lettered(panels: Sequence[Axes]) -> None:
-    """Put letters before the titles of several panels; titles that users wrote would be mathtext."""
+    """Put letters before the titles of several panels.
+
+    The letters make mathtext of the titles, so no title may contain a user's words.
+    """
     if len(panels) > 1:
         for letter, axes in zip(ascii_lowercase, panels, strict=False):
             title, size = axes.get_title(), axes.title.get_fontsize()
@@ -135,7 +138,7 @@ def lettered(panels: Sequence[Axes]) -> None:
 
 
 def set_title(target: Axes | Figure, text: str) -> None:
-    """A title taken literally: users name setups, and their dollar signs begin no formula."""
+    """A title taken literally, since a user's name of a setup may contain dollar signs."""
     is_figure = isinstance(target, Figure)
     title = target.suptitle(text, fontsize=10) if is_figure else target.set_title(text)
     title.set_parse_math(False)
@@ -167,8 +170,10 @@ def legend_below(figure: Figure, handles: Sequence[Any], note: str | None = None
     """A legend below a figure, in as many columns as its width takes, under a `note`."""
     width, longest = figure.get_figwidth(), 0
     for handle in handles:
+        # Mathtext is shorter on paper than in the label: each symbol is one letter.
         text = handle.get_label().replace("$", "")
         longest = max(longest, len(text.replace("\\varepsilon", "e").replace("\\tau", "t")))
+    # Inches of an entry, measured at 8 pt: its sign and gaps, and each of its letters.
     columns = max(1, min(len(handles), int(width / (0.5 + 0.068 * longest))))
     # A legend of many methods makes the figure higher; the panels would have no room otherwise.
     rows = -(-len(handles) // columns)

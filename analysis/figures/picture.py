@@ -21,10 +21,10 @@ NOT_PROBED = "no continuation probe has been completed; `trb probe continuation`
 
 @dataclass(frozen=True)
 class Caption:
-    """The words of a figure, whose file names begin with its `kind`.
+    """The words of a figure; `kind` begins the names of its files.
 
-    `alt` says which kind of picture it is, `shows` how to read it, and `hides` what must not be
-    read from it.
+    `alt` names the form of the picture for readers who do not see it, `shows` says how to read it,
+    and `hides` warns of wrong conclusions.
     """
 
     kind: str
@@ -38,9 +38,8 @@ class Caption:
 class Picture:
     """A figure of one setup or experiment, its `subject`, or the reason why it is `missing`.
 
-    `drawing` has the numbers and draws them, `width` inches wide; nothing is drawn before `figure`
-    is asked for. `basis` says in a sentence how many seeds it rests on and what its bars and bands
-    are.
+    `drawing` holds the numbers and draws them, `width` inches wide, when `figure` is first read.
+    `basis` says in a sentence how many seeds the figure rests on, and what its bars and bands are.
     """
 
     caption: Caption
@@ -63,7 +62,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class SetupRuns:
-    """The runs that the figures of one setup are drawn from, with each method's `best` setting."""
+    """The runs of one setup that its figures are drawn from, with each method's `best` setting.
+
+    `untrained` is the untrained student's mean pass@1 in [0, 1], None before it is evaluated.
+    """
 
     name: str
     title: str
@@ -74,7 +76,7 @@ class SetupRuns:
     untrained: float | None
 
     def candidates(self, method: str) -> tuple[Candidate, ...]:
-        """The checkpoints from which a method's best one was selected."""
+        """The checkpoints that a method's best one was selected from."""
         for selected in self.chosen:
             if selected.best.method == method:
                 return selected.pool
@@ -84,14 +86,15 @@ class SetupRuns:
         return [self.best[method] for method in methods if method in self.best]
 
     def scores_basis(self, lines: Sequence[Series]) -> str:
-        """How many seeds lines of scores are means over, and how far one seed's may be off."""
+        """Say how many seeds the lines of scores rest on, and how far a single seed may be off."""
         counts = sorted({line.seeds for line in lines} - {0})
         if not counts:
             return ""
         if counts[-1] > 1:
             seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
             return f"Means over {seeds} seeds; bands: ±1 standard deviation over seeds."
-        methods, margin = {line.method for line in lines}, 0.0
+        methods = {line.method for line in lines}
+        margin = 0.0  # the widest of all lines
         for selected in self.chosen:
             if selected.best.method in methods:
                 margin = max(margin, curves.problem_margin(selected.best) or 0.0)

@@ -35,7 +35,7 @@ STYLES = {
 # Other methods go round seven colours and six markers, which makes 42 pairs.
 OTHER_COLORS = ("#7A5195", "#8C564B", "#4D7C0F", "#374151", "#B45309", "#0F766E", "#BE185D")
 OTHER_MARKERS = ("*", "P", "d", "h", "<", ">")
-EPSILON = r"$\varepsilon$"  # a KL budget, of whatever method
+EPSILON = r"$\varepsilon$"  # a KL budget, of any method
 
 _SETTINGS: Any = {
     "font.size": 9,
@@ -62,17 +62,20 @@ _SETTINGS: Any = {
 
 
 def styled() -> Any:
-    """The settings that hold while a figure is drawn or written; a context and a decorator."""
+    """Matplotlib's settings while a figure is drawn or written, as a context or a decorator."""
     return rc_context(_SETTINGS)
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, in inches, that no global state keeps."""
+    """A figure of a size in inches. Without pyplot no global state keeps it alive."""
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
 def method_style(method: str, index: int = 0) -> tuple[str, str]:
-    """Colour and marker of a method, the same in every figure; `index` chooses for unknown ones."""
+    """Colour and marker of a method, the same in every figure.
+
+    `index` chooses a pair for methods that STYLES lacks.
+    """
     other = OTHER_COLORS[index % len(OTHER_COLORS)], OTHER_MARKERS[index % len(OTHER_MARKERS)]
     return STYLES.get(method, other)
 
@@ -87,7 +90,8 @@ def shades(color: str, count: int) -> list[Any]:
 def knob_symbol(method: str, name: str) -> str:
     """A method's knob as mathtext: its symbol, or its name where it has none."""
     known = METHODS[method].knobs if method in METHODS else {}
-    return known[name].symbol or name if name in known else name
+    symbol = known[name].symbol if name in known else ""
+    return symbol or name
 
 
 def knob_texts(method: str, knobs: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ BASIS = "Bars of several seeds: ±1 standard deviation; of one seed: 95 % interv
 
 PANEL_WIDTH = 1.8  # inches, at least
 DODGE = 0.07  # share of the distance between two ticks, so that bars of one tick stand side by side
-CROWDED = 9  # letters on an inch of an axis from which on they are turned
+CROWDED = 9  # letters of tick labels on an inch; where more would stand, the labels are turned
 
 
 @style.styled()
@@ -40,8 +40,10 @@ def draw(
     Vanilla is a dashed line across all panels. Bars are the standard deviation over seeds; of one
     seed, the 95 % interval over the problems. At least one grid has several settings.
     """
-    several = [grid for grid in grids if grid.x is not None]
-    single = [grid for grid in grids if grid.x is None]
+    several: list[Grid] = []
+    single: list[Grid] = []
+    for grid in grids:
+        (single if grid.x is None else several).append(grid)
     count = len(several) + bool(single)
     columns = min(count, max(1, int(width / PANEL_WIDTH)))
     rows = ceil(count / columns)
@@ -79,10 +81,8 @@ def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
     crowded = len("".join(shown)) > CROWDED * inches
     axes.set_xticks(range(len(ticks)), shown, rotation=90 if crowded else 0)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    symbol, fixed = (
-        style.knob_symbol(grid.method, grid.x),
-        style.knob_texts(grid.method, grid.fixed),
-    )
+    symbol = style.knob_symbol(grid.method, grid.x)
+    fixed = style.knob_texts(grid.method, grid.fixed)
     axes.set_xlabel(f"{symbol}   (at {fixed})" if fixed else symbol)
     axes.set_title(method_label(grid.method))
 
@@ -100,7 +100,9 @@ def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> N
 
 
 def _draw_vanilla(axes: Axes, score: SeedMean) -> None:
-    color, mean, label = style.method_style(REFERENCE)[0], 100 * score.mean, method_label(REFERENCE)
+    color, _ = style.method_style(REFERENCE)
+    mean = 100 * score.mean
+    label = method_label(REFERENCE)
     axes.axhline(mean, color=color, linestyle="--", linewidth=1.2, label=label)
     if score.reach is not None:
         reach = 100 * score.reach
@@ -114,13 +116,14 @@ def _draw_line(
     shift: float,
     **line: Any,
 ) -> None:
-    """A line that breaks where a setting has no score.
+    """A line that breaks where a setting has no score, with bars of uncertainty.
 
-    A single point has no line, on the page and in the legend.
+    A single point is drawn without a line, and so is its entry in the legend.
     """
     xs, means = [], []
     for place, tick in enumerate(ticks):
-        score, x = scores.get(tick), place + shift
+        score = scores.get(tick)
+        x = place + shift
         xs.append(x)
         means.append(nan if score is None else 100 * score.mean)
         if score is not None and score.reach is not None:
@@ -135,6 +138,7 @@ def _draw_line(
 def picture(data: SetupRuns) -> Picture:
     """Best-over-training scores over the grids of all methods but vanilla."""
     families: dict[str, list[ScoredSetting]] = {}
+    # Vanilla has no knobs, and is the dashed line across all panels.
     for setting in data.settings:
         if setting.method != REFERENCE:
             families.setdefault(setting.method, []).append(setting)

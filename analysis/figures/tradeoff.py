@@ -35,16 +35,16 @@ COLORS = "cividis"  # runs from dark to light and reads the same with any colour
 LEAST_LOG_PROB, LEAST_AUROC, LEAST_REWARD = 0.1, 0.1, 10.0  # nats, probability, per cent
 INTERVAL = "95 % over steps"
 
-Schedule = tuple[str, int | None]  # method, and after how many steps it has faded
+Schedule = tuple[str, int | None]  # method, and the steps after which it has faded
 
 
 @style.styled()
 def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH) -> Figure:
-    """A point for each run, of which there is at least one.
+    """A point for each run; `points` has at least one.
 
-    Its shape is the schedule, its size the budget, its colour the share of correct rollouts. Runs
-    of a schedule and seed are joined by a line in ascending order of the budget; thin crosses are
-    95 % intervals over the pooled steps.
+    The shape of a point is its schedule, the size its budget, the colour its share of correct
+    rollouts. A line joins the runs of a schedule and seed in ascending order of the budget. Thin
+    crosses are 95 % intervals over the pooled steps.
     """
     figure = style.new_figure(width, 4.6)
     axes = figure.subplots()
@@ -55,7 +55,10 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH)
     for point in sorted(points, key=lambda point: point.epsilon or 0):
         paths[_schedule(point), point.seed].append(point)
     for path in paths.values():
-        xs, ys = [point.log_prob for point in path], [point.auroc for point in path]
+        xs, ys = [], []
+        for point in path:
+            xs.append(point.log_prob)
+            ys.append(point.auroc)
         axes.plot(xs, ys, color=style.GRAY, linewidth=0.7, zorder=1)
     for point in points:
         axes.errorbar(
@@ -91,7 +94,7 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH)
 
 
 def widened(values: Iterable[float], least: float) -> tuple[float, float]:
-    """The range of some values, made `least` wide about its middle where it is narrower."""
+    """The range of some values, widened to `least` about its middle if it is narrower."""
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     extra = max(0.0, least - (high - low)) / 2
@@ -113,7 +116,10 @@ def _sizes(points: Sequence[SupportPoint]) -> dict[float | None, float]:
 
 
 def _markers(points: Sequence[SupportPoint]) -> dict[Schedule, str]:
-    """Schedules in ascending order of K, then those that never fade, as in the other figures."""
+    """A marker for each schedule, in ascending order of K.
+
+    Methods that never fade come last, with their markers of the other figures.
+    """
     schedules = sorted(set(map(_schedule, points)), key=lambda own: (own[1] or inf, own[0]))
     markers = {}
     for index, (method, warmup) in enumerate(schedules):

@@ -30,18 +30,19 @@ NO_STEP_0 = "Lines that start from the supervised stage have no step 0."
 def draw(
     series: Sequence[Series], title: str, note: str = "", width: float = style.WIDTH
 ) -> Figure:
-    """A line for each run that has a score: pass@1 in [0, 1], shown in per cent.
+    """A line for each setting that has a score: pass@1 in [0, 1], shown in per cent.
 
-    Beside it stand the lines minus vanilla's, if vanilla has one. Runs that start from the
+    A second panel has the lines minus vanilla's, if vanilla has one. Runs that start from the
     supervised stage have no point at step 0, which is the untrained student; the note over the
     legend says so.
     """
     lines = [line for line in series if line.has_values]
+    # The legend counts seeds only where the settings differ in them.
     several = len({line.seeds for line in lines}) > 1
     vanilla = None
     if len(lines) > 1:
         vanilla = next((line for line in lines if line.method == REFERENCE), None)
-    figure = style.new_figure(width, 3.6 if width > 5 else 4.2)
+    figure = style.new_figure(width, 3.6 if width > style.NARROW else 4.2)
     axes = figure.subplots(1, 1 if vanilla is None else 2, squeeze=False)[0]
     for index, line in enumerate(lines):
         label = style.setting_text(line.method, line.knobs)
@@ -65,7 +66,7 @@ def draw(
 def _minus(line: Series, vanilla: Series) -> Series:
     """Differences of means at the steps that both lines have.
 
-    Vanilla's own line lies at 0, with its seeds around it.
+    Vanilla's own line keeps its seeds: they lie around 0, and their spread is the band.
     """
     curve = {}
     for step, values in line.curve.items():
@@ -77,7 +78,7 @@ def _minus(line: Series, vanilla: Series) -> Series:
 
 
 def picture(data: SetupRuns) -> Picture:
-    """The best setting of each family, vanilla among them."""
+    """The best setting of each method, vanilla among them."""
     lines = [curves.score_series(setting, data.untrained) for setting in data.best.values()]
     if not any(line.curve for line in lines):
         missing = "no checkpoint has been evaluated on all benchmarks yet"

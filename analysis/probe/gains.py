@@ -1,7 +1,7 @@
 """Success of the continuation probe's prefixes, and the gain of TRB prefixes over vanilla ones.
 
 The gain is (s_TRB − s_vanilla) ÷ s_vanilla at one truncation length with one continuer (paper,
-Figure "continuation gain"). Readers give nothing before a probe is done.
+Figure "continuation gain"). All readers return empty results before a probe is done.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Gain = tuple[float, float | None, float | None]
 class ProbeCounts:
     """Counts of one behavior, continuer and truncation length.
 
-    `totals` has the sums over prompts of COUNTS: `finished` of the `prefixes` had ended by then;
-    `n` answers were graded, finished ones as often as the others were continued. `n` and `correct`
-    have a number for each of the `prompts`.
+    `totals` has the sums of COUNTS over prompts: `finished` of the `prefixes` had ended within the
+    length, and `n` answers were graded. A finished prefix is graded as often as the others are
+    continued. `n` and `correct` have a number for each of the `prompts`.
     """
 
     prompts: tuple[int, ...]
@@ -53,7 +53,7 @@ class ProbeCounts:
 class PrefixComparison:
     """Both behaviors at one truncation length with one continuer.
 
-    It has no `gain` where vanilla never succeeds.
+    `gain` is None where vanilla never succeeds.
     """
 
     continuer: str
@@ -93,9 +93,9 @@ def example(study: Study, setup: str) -> dict[str, Any] | None:
 
 
 def excerpts(study: Study, setup: str) -> list[dict[str, Any]]:
-    """Rollouts of the same prompts.
+    """Rollouts of the same prompts, one of each behavior.
 
-    Each has `prompt`, `gold`, and for each behavior text, correct, length, truncated,
+    Each excerpt has `prompt`, `gold`, and for each behavior text, correct, length, truncated and
     mean_teacher_log_prob (nats).
     """
     run = _finished(study, setup)
@@ -103,11 +103,10 @@ def excerpts(study: Study, setup: str) -> list[dict[str, Any]]:
 
 
 def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
-    """Relative gain in success with its bootstrap interval over prompts, which both behaviors
-    share.
+    """Relative gain in success with its bootstrap interval over the prompts of both behaviors.
 
-    A replicate without a vanilla success has no finite gain and counts as the largest; where that
-    reaches the upper end, the gain has no interval.
+    A replicate without a vanilla success has no finite gain and counts as the largest. If such
+    replicates reach the upper limit, the gain has no interval.
     """
     if not sum(vanilla.correct):
         return None
@@ -138,7 +137,7 @@ def _counts(rows: list[dict[str, Any]]) -> ProbeCounts:
 
 
 def _finished(study: Study, setup: str) -> RunReader | None:
-    """The probe's directory if it is complete; None too if the experiment has nothing to probe."""
+    """The probe's directory; None if it is not complete, or the experiment has nothing to probe."""
     try:
         run = RunReader(study.runs, probe_unit(study.experiment, setup, study.runs).id)
     except Damaged:

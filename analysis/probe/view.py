@@ -12,8 +12,15 @@ from orchestrator.experiment.probe import probe_unit
 from orchestrator.selection.study import Study
 
 HEADINGS = (
-    *("by", "t", REFERENCE, "%", method_label(PROPOSED), "%"),
-    *("ended", "gain %", "interval"),
+    "by",
+    "t",
+    REFERENCE,
+    "%",
+    method_label(PROPOSED),
+    "%",
+    "ended",
+    "gain %",
+    "interval",
 )
 
 
@@ -77,13 +84,13 @@ def to_rich(study: Study, setup: str) -> Any:
 
 
 def _texts(row: PrefixComparison) -> list[str]:
-    """The gain is empty if vanilla never succeeds, and the interval without a finite upper end."""
+    """A row's cells. Gain and interval are empty where the comparison lacks them."""
     texts = [row.continuer, str(row.t)]
     for counts in (row.vanilla, row.trust_region):
         texts.append(f"{sum(counts.correct)}/{sum(counts.n)}")
         texts.append(f"{100 * counts.success:.1f}")
-    ended = row.vanilla.finished_share, row.trust_region.finished_share
-    texts.append(", ".join(f"{100 * share:.0f}" for share in ended))
+    vanilla, trust_region = row.vanilla.finished_share, row.trust_region.finished_share
+    texts.append(f"{100 * vanilla:.0f}, {100 * trust_region:.0f}")
     value, low, high = row.gain or (None, None, None)
     texts.append("" if value is None else f"{100 * value:+.1f}")
     interval = "" if low is None or high is None else f"{100 * low:+.1f} … {100 * high:+.1f}"

@@ -1,8 +1,8 @@
-"""The style sheet and the scripts that lie inside the page, and the policy that lets them in.
+"""The style sheet and the scripts inside the page, and the policy that lets a browser run them.
 
-Plotly draws the curves. The Python package ships its script, which is 4.8 MB, and the page holds it
-compressed: 2 MB. Bokeh's script is a quarter of that size, but writes style sheets into the page
-while it draws, which a policy without `unsafe-inline` forbids.
+Plotly draws the curves. Its Python package ships the script of 4.8 MB; compressed in the page it
+takes 2 MB. Bokeh's script is a quarter of that size, but writes style sheets into the page while it
+draws, which a policy without `unsafe-inline` forbids.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from importlib.resources import files
 from analysis.report.html import Html, element, join
 
 CSS = (files("analysis.report") / "page.css").read_text(encoding="utf-8")
-SCRIPTS = ("tables.js", "comparison.js", "curves.js", "samples.js")
-# A browser runs these as they stand. `curves.js` unpacks Plotly's script and adds it to the page.
+SCRIPTS = ("controls.js", "tables.js", "comparison.js", "curves.js", "samples.js")
+# The element with Plotly's compressed script, which `curves.js` unpacks and adds to the page.
 PACKED = "plotly"
 LEVEL = 6  # of compression: level 9 takes twice as long for 1 % less
 
@@ -27,8 +27,8 @@ def scripts() -> Html:
     plotly = _plotly()
     packed = base64.b64encode(gzip.compress(plotly.encode(), LEVEL, mtime=0)).decode()
     parts = [element("script", packed, type="text/plain", id=PACKED)]
-    # Plotly adds a style sheet for maps, which the policy would refuse with a complaint, unless an
-    # element of its name is there.
+    # Plotly adds a style sheet for maps unless the page has an element with its id. The policy
+    # would refuse the sheet with a complaint in the browser's console.
     maps = re.search(r'getElementById\("([0-9a-f]{64})"\)', plotly)
     if maps:
         parts.append(element("template", id=maps[1]))

@@ -1,7 +1,7 @@
-"""The section in which curves answer: a point names its method, seed, step and value.
+"""The section `curves`: a chart whose points name their method, seed, step and value.
 
-`curves.js` draws them from numbers that lie in the page. The figures have the same curves as
-pictures, for paper and for browsers that run no scripts.
+`curves.js` draws it from numbers inside the page. The figures have the same curves as pictures, for
+paper and for browsers that run no scripts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from analysis.figures import curves
 from analysis.figures.curves import ScoredSetting
 from analysis.figures.style import method_style
 from analysis.labels import method_label, setup_title
+from analysis.report.diagnostics import QUANTITIES
 from analysis.report.html import Html, data, element, note, paragraph, section
 from analysis.scores.candidates import Selected
+from analysis.scores.evidence import setting_text
 from analysis.table import build
-from orchestrator.records.columns import COLUMNS
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
@@ -45,8 +46,7 @@ def chart_section(study: Study, chosen: Sequence[Selected]) -> Html:
     untrained = build.base_scores(study)
     setups = []
     for name in study.experiment.setups:
-        own = [selected for selected in chosen if selected.setup == name]
-        best = curves.best_settings(curves.read_settings(study, name), own)
+        best = curves.selected_settings(study, name, chosen)
         lines = []
         for index, setting in enumerate(best.values()):
             line = _line(study, name, setting, untrained.get(name), index)
@@ -58,9 +58,8 @@ def chart_section(study: Study, chosen: Sequence[Selected]) -> Html:
         missing = paragraph("No step of a chosen run has been logged or evaluated yet.")
         return section("Curves", "curves", missing)
     quantities = [{"key": "score", "title": SCORE, "decimals": 1}]
-    for key, column in COLUMNS.items():
-        if column.heading:
-            quantities.append({"key": key, "title": column.heading, "decimals": column.decimals})
+    for key, column in QUANTITIES.items():
+        quantities.append({"key": key, "title": column.heading, "decimals": column.decimals})
     return section(
         "Curves",
         "curves",
@@ -74,13 +73,13 @@ def chart_section(study: Study, chosen: Sequence[Selected]) -> Html:
 def _line(
     study: Study, setup: str, setting: ScoredSetting, untrained: float | None, index: int
 ) -> dict[str, Any]:
-    """A method's label, colour, marker, and what it has of each quantity.
+    """A setting as `curves.js` draws it: label, colour, marker, and values by quantity.
 
-    `means` are points of step, value and number of seeds; `seeds` of step, value and seed.
+    `means` are points of step, value and number of seeds, `seeds` points of step, value and seed.
+    `index` is the setting's place among those of its setup.
     """
     color, marker = method_style(setting.method, index)
     symbol, sign = SYMBOLS[marker]
-    knobs = (f"{name}={value:g}" for name, value in setting.knobs.items())
     values = {}
     series = curves.score_series(setting, untrained)
     if series.has_values:
@@ -90,13 +89,12 @@ def _line(
             for step, score in selection.trajectory(study.reader(unit), ids).items():
                 seeds.append([unit.first_batch + step, _short(100 * float(score)), unit.seed])
         values["score"] = {"means": _means(series.curve, 100), "seeds": seeds}
-    logged = [key for key, column in COLUMNS.items() if column.heading]
-    for key, series in curves.metric_series(study, setting, logged).items():
-        values[key] = {"means": _means(series.curve, COLUMNS[key].factor), "seeds": []}
+    for key, series in curves.metric_series(study, setting, list(QUANTITIES)).items():
+        values[key] = {"means": _means(series.curve, QUANTITIES[key].factor), "seeds": []}
     return {
         "method": setting.method,
         "label": method_label(setting.method),
-        "setting": " ".join(knobs),
+        "setting": setting_text(setting.knobs),
         "color": color,
         "symbol": symbol,
         "sign": sign,
@@ -114,5 +112,5 @@ def _means(curve: curves.Curve, factor: int) -> list[list[float | None]]:
 
 
 def _short(value: float) -> float:
-    """Six digits are more than a chart shows."""
+    """Round to six digits, more than a chart shows, so that the page stays small."""
     return float(f"{value:.6g}")

@@ -1,6 +1,6 @@
-// The section `compare`: two methods of a setup, from the counts of their checkpoints. It computes
-// what `trb table EXP --compare FIRST,SECOND` prints (analysis/table/compare.py); a test compares
-// the two.
+// The section `compare`: two methods of a setup, from the counts of their checkpoints. The numbers
+// are those of `trb table EXP --compare FIRST,SECOND` (analysis/table/compare.py), and
+// tests/analysis/test_report.py compares the two.
 "use strict";
 (() => {
   const source = document.getElementById("comparison-data");
@@ -48,6 +48,7 @@
     return odd ? (2 / Math.PI) * (angle + Math.sin(angle) * sum) : Math.sin(angle) * sum;
   };
 
+  // The t within which the confidence lies, by bisection.
   const bound = (freedom) => {
     let low = 0, high = 1e4;
     for (let i = 0; i < 100; i += 1) {
@@ -58,9 +59,9 @@
     return low;
   };
 
-  // --- over problems: the bootstrap of analysis/scores/uncertainty.py, on the same draws ---
+  // --- over problems: the bootstrap of analysis/scores/uncertainty.py, on equal random numbers ---
 
-  // NumPy's PCG64 from its state, as doubles in [0, 1).
+  // NumPy's generator PCG64 from its state, as doubles in [0, 1); the command resamples with it.
   const doubles = ({ state, inc }) => {
     const multiplier = 47026247687942121848144207491837523525n;
     const increment = BigInt(inc);
@@ -94,7 +95,8 @@
     return count;
   };
 
-  // How often each of so many problems is among so many − 1 draws, replicate after replicate.
+  // How often each of P problems is among P − 1 draws, replicate after replicate. It is NumPy's
+  // multinomial: each problem takes a binomial number of the draws that are left.
   const drawn = new Map();
   const draws = (benchmark, problems) => {
     const name = `${benchmark.key} ${problems}`;
@@ -116,6 +118,8 @@
     return weights;
   };
 
+  // Replicates of a checkpoint's mean over problems, in per cent. If all problems score the same,
+  // the page holds finished replicates as 32-bit floats.
   const replicates = (checkpoint, benchmark) => {
     const flat = checkpoint.flat[benchmark.key];
     if (flat) {
@@ -134,6 +138,7 @@
     return found;
   };
 
+  // NumPy's quantile, linear between two values.
   const quantile = (sorted, share) => {
     const place = share * (sorted.length - 1), below = Math.floor(place);
     const above = Math.min(below + 1, sorted.length - 1);
@@ -142,7 +147,8 @@
 
   // --- two methods ---
 
-  // Rows with `key`, `first`, `second`, `value`, `low`, `high`, `over` and `p`, which may be null.
+  // The titles and labels of two methods, and a row for each benchmark: scores `first` and `second`,
+  // their difference `value`, its interval from `low` to `high` over `over`, and `p` or null.
   const compare = (setup, first, second) => {
     const isConfirmed = first in setup.confirmed && second in setup.confirmed;
     const known = isConfirmed ? setup.confirmed : setup.selected;
@@ -151,6 +157,7 @@
     // The untrained student has no training run.
     const runs = [first, second].map((method, side) => (method === given.base ? 0 : scores[side].avg.length));
     const isTrained = first !== given.base && second !== given.base;
+    // The best of more candidates leads by chance, so p needs choices among equally many.
     const tested = isConfirmed || !isTrained || pair[0].candidates === pair[1].candidates;
     const columns = [{ key: "avg", label: setup.average }, ...setup.benchmarks];
     const gaps = columns.map(({ key, label }) => {
@@ -199,22 +206,13 @@
   // --- the page ---
 
   const place = document.getElementById("comparison");
-  const make = (name, properties = {}, ...children) => {
-    const made = Object.assign(document.createElement(name), properties);
-    made.append(...children);
-    return made;
-  };
-  const setupChoice = make("select"), firstChoice = make("select"), secondChoice = make("select");
-  given.setups.forEach((setup, index) => setupChoice.append(make("option", { value: index }, setup.title)));
-  const setupLabel = make("label", {}, "Setup ", setupChoice);
+  const [setupChoice, setupLabel] = choice("Setup", given.setups.map((setup, index) => [index, setup.title]));
+  const [firstChoice, firstLabel] = choice("First", []);
+  const [secondChoice, secondLabel] = choice("Second", []);
   setupLabel.hidden = given.setups.length < 2;
   const result = make("div");
   result.setAttribute("aria-live", "polite");
-  place.append(
-    make("div", { className: "tools" }, setupLabel,
-      make("label", {}, "First ", firstChoice), make("label", {}, "Second ", secondChoice)),
-    result,
-  );
+  place.append(make("div", { className: "tools" }, setupLabel, firstLabel, secondLabel), result);
 
   const show = () => {
     const setup = given.setups[setupChoice.value];
@@ -241,13 +239,11 @@
       notes.push(words.overSeeds.replace("{few}", few));
     }
     if (overSeeds.length < found.rows.length) notes.push(words.overProblems);
-    const scroll = make("div", { className: "scroll", tabIndex: 0 }, make("table", {},
+    const table = make("table", {},
       make("caption", {}, found.titles.map((title) => title + suffix).join(" − ")),
-      make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
-    scroll.setAttribute("role", "region");
-    scroll.setAttribute("aria-label", "Comparison");
-    result.replaceChildren(scroll, make("p", { className: "note" }, notes.join(" ")));
-    result.numbers = found.rows;
+      make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+    result.replaceChildren(scrolling("Comparison", table), make("p", { className: "note" }, notes.join(" ")));
+    result.numbers = found.rows; // unrounded, for the test
   };
 
   const chooseSetup = () => {

@@ -1,13 +1,13 @@
-"""The section that compares any two methods, from the counts of their checkpoints.
+"""The section `compare`: any two methods, compared from the counts of their checkpoints.
 
-`comparison.js` computes with these counts as `analysis.table.compare` does: scores, t intervals and
-p-values over seeds, and the bootstrap over problems on the same draws.
+`comparison.js` computes from these counts the numbers of `analysis.table.compare`: scores, t
+intervals and p-values over seeds, and the bootstrap over problems with the same random numbers.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,13 +68,16 @@ def comparison_section(study: Study, chosen: Sequence[Selected]) -> Html:
 
 
 def _setup(study: Study, setup: str, chosen: Sequence[Selected]) -> dict[str, Any]:
-    """`selected` and `confirmed` checkpoints by method, and where the draws of a benchmark start."""
-    best = {selected.best.method: selected.best for selected in chosen}
-    sizes = {selected.best.method: selected.candidates for selected in chosen}
+    """The checkpoints of a setup by method, and the state from which benchmarks are resampled."""
+    best: dict[str, Candidate] = {}
+    sizes: dict[str, int] = {}
+    for selected in chosen:
+        best[selected.best.method] = selected.best
+        sizes[selected.best.method] = selected.candidates
     benchmarks = []
     for key, run in study.experiment.setups[setup].evaluation.benchmarks.items():
         state = generator(key).bit_generator.state["state"]
-        # JSON readers round numbers of 128 bits, but not texts.
+        # Texts, since a browser would round the state's 128-bit numbers.
         start = {name: str(number) for name, number in state.items()}
         benchmarks.append({"key": key, "label": benchmark_label(key, run), "draws": start})
     return {
@@ -89,10 +92,10 @@ def _setup(study: Study, setup: str, chosen: Sequence[Selected]) -> dict[str, An
 def _checkpoints(
     candidates: Mapping[str, Candidate], sizes: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Method → its checkpoint: how many it was chosen from, and counts of each seed.
+    """Method → its checkpoint: the number of candidates, and the counts of each seed by benchmark.
 
-    `flat` has replicates of a benchmark of which all problems score the same. Beta variables draw
-    them, which a script cannot repeat in few lines.
+    `flat` has finished replicates for each benchmark whose problems all score the same. `Draws`
+    takes them from beta distributions, which the script would need many lines to sample.
     """
     found: dict[str, dict[str, Any]] = {}
     for method in order_methods(candidates):
@@ -109,14 +112,13 @@ def _checkpoints(
             for counts in of_seeds:
                 seeds.append({"correct": counts.correct.tolist(), "n": _same(counts.n.tolist())})
             found[method]["counts"][key] = seeds
-            (scores,) = score_matrices({method: candidate}, key).values()
+            scores = score_matrices({method: candidate}, key)[method]
             if np.ptp(scores) <= FLAT:
                 replicates = Draws(key, len(scores)).mean(scores, method).astype("<f4")
                 found[method]["flat"][key] = base64.b64encode(replicates.tobytes()).decode()
     return found
 
 
-def _same(values: Iterable[int]) -> int | list[int]:
-    """One number where all are the same."""
-    listed = list(values)
-    return listed[0] if len(set(listed)) == 1 else listed
+def _same(values: list[int]) -> int | list[int]:
+    """One number if all are the same, which keeps the page small."""
+    return values[0] if len(set(values)) == 1 else values

@@ -1,25 +1,15 @@
-// The chart of the section `curves`: Plotly draws what lies in the page as JSON. Methods are switched
-// by check boxes, and a slider lists the values at one step, so that no pointer is needed.
+// The chart of the section `curves`: Plotly draws numbers that the page holds as JSON. Check boxes
+// switch methods, and a slider lists the values at one step, so that no pointer is needed.
 "use strict";
 (async () => {
   const source = document.getElementById("curves-data");
   if (!source) return;
   const { quantities, setups } = JSON.parse(source.textContent);
   const place = document.getElementById("chart");
-  const make = (name, properties = {}, ...children) => {
-    const made = Object.assign(document.createElement(name), properties);
-    made.append(...children);
-    return made;
-  };
 
   // --- controls ---
 
-  const choice = (label, titles) => {
-    const select = make("select");
-    titles.forEach((title, index) => select.append(make("option", { value: index }, title)));
-    return [select, make("label", {}, `${label} `, select)];
-  };
-  const [setupChoice, setupLabel] = choice("Setup", setups.map((setup) => setup.title));
+  const [setupChoice, setupLabel] = choice("Setup", setups.map((setup, index) => [index, setup.title]));
   setupLabel.hidden = setups.length < 2;
   const [quantityChoice, quantityLabel] = choice("Quantity", []);
   const seedsBox = make("input", { type: "checkbox", checked: true });
@@ -30,9 +20,7 @@
   const picture = make("div", { className: "chart" });
   const slider = make("input", { type: "range", min: 0 });
   const stepShown = make("output");
-  const values = make("div", { className: "scroll", tabIndex: 0 });
-  values.setAttribute("role", "region");
-  values.setAttribute("aria-label", "Values at one step");
+  const values = scrolling("Values at one step");
   place.append(
     make("div", { className: "tools" }, setupLabel, quantityLabel,
       make("label", {}, minusBox, " Minus Vanilla"), make("label", {}, seedsBox, " Single seeds"), all, none),
@@ -44,17 +32,18 @@
 
   // --- what is shown ---
 
-  const off = new Set(); // methods that are switched off, in whatever setup
+  const off = new Set(); // methods that are switched off, in all setups
   let quantity, lines;
   const shown = () => lines.filter((line) => !off.has(line.method));
-  // Differences have a sign, and zero has none.
+  // Differences have a sign, except for zero.
   const number = (value) => {
     const text = Math.abs(value).toFixed(quantity.decimals);
     if (!Number(text)) return text;
     if (value < 0) return `−${text}`;
     return minusBox.checked ? `+${text}` : text;
   };
-  // The points of a line, or their differences to Vanilla's mean at the steps that it has.
+  // The points of a line, or their differences to Vanilla's mean at the steps that both have. A
+  // point without a value stays, since it breaks the line.
   const pointsOf = (line) => {
     const own = line.values[quantity.key];
     const vanilla = lines.find((each) => each.method === "vanilla");

@@ -32,14 +32,13 @@ def diagnostics_section(study: Study, chosen: Sequence[Selected]) -> Html:
     """Two tables for each setup."""
     parts = []
     for setup in study.experiment.setups:
-        own = [selected for selected in chosen if selected.setup == setup]
         title = setup_title(setup, study.experiment.setups)
-        parts += [element("h3", title), *_tables(study, own, setup)]
+        parts.append(element("h3", title))
+        parts += _tables(study, curves.selected_settings(study, setup, chosen))
     return section("Diagnostics of the selected runs", "diagnostics", *parts, note(LEGEND))
 
 
-def _tables(study: Study, chosen: Sequence[Selected], setup: str) -> list[Html]:
-    best = curves.best_settings(curves.read_settings(study, setup), chosen)
+def _tables(study: Study, best: Mapping[str, ScoredSetting]) -> list[Html]:
     steps = warmup(best)
     early: dict[str, dict[str, float]] = {}
     last: dict[str, dict[str, float]] = {}
@@ -57,9 +56,9 @@ def _tables(study: Study, chosen: Sequence[Selected], setup: str) -> list[Html]:
 
 
 def warmup(best: Mapping[str, ScoredSetting]) -> int | None:
-    """The steps that all runs are averaged over.
+    """The number of first steps over which the runs of all methods are averaged.
 
-    These are the steps of the first chosen method that fades, in the table's order.
+    It is the warmup of the first selected method that fades into vanilla, in the table's order.
     """
     for method in METHODS:
         if method in best and best[method].warmup is not None:
@@ -68,7 +67,7 @@ def warmup(best: Mapping[str, ScoredSetting]) -> int | None:
 
 
 def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
-    """Mean of each quantity over the values that a run's first steps have."""
+    """Mean of each quantity over the values of the first `steps` of a setting's runs."""
     means = {}
     for key, series in logged.items():
         first = min(series.curve)
@@ -82,7 +81,7 @@ def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
 
 
 def last_step(logged: Mapping[str, Series]) -> dict[str, float]:
-    """The quantities that a run's last logged step has."""
+    """Mean over seeds of each quantity that the last logged step has."""
     means = {}
     for key, series in logged.items():
         values = series.curve[max(series.curve)]
@@ -98,6 +97,7 @@ def _table(caption: str, means: Mapping[str, Mapping[str, float]]) -> Html:
     for method, values in means.items():
         row = [method_label(method)]
         for key, column in QUANTITIES.items():
+            # A quantity that the method does not log stays missing.
             value = column.factor * values[key] if key in values else None
             row.append(decimal(value, column.decimals))
         rows.append(row)

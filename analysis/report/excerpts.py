@@ -1,4 +1,4 @@
-"""Rollouts of the same prompt side by side, as the continuation probe kept them."""
+"""The section `rollouts`: vanilla and TRB side by side, as the continuation probe kept them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OFF_TASK = (
 
 
 def excerpts_section(study: Study) -> Html:
-    """The excerpts of each setup, or how to get them."""
+    """The excerpts of each setup, or the command that makes them."""
     parts = [paragraph(INTRODUCTION)]
     for name, setup in study.experiment.setups.items():
         parts.append(element("h3", setup_title(name, study.experiment.setups)))

@@ -1,4 +1,4 @@
-"""The figures as images in the page, each with a caption that also says what it does not show."""
+"""The section `figures`: images with captions, which also say what an image does not show."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from analysis.report.html import Html, bullets, element, paragraph, section, voi
 from orchestrator.selection.study import Study
 
 PHONE = 3.6  # inches: a figure that a screen of 390 pixels shows at its own size
-WIDE = "(min-width: 46rem)"  # as the style sheet's narrow layout begins
+WIDE = "(min-width: 46rem)"  # the width below which the style sheet has its layout for phones
 
 
 def figures_section(study: Study) -> Html:
-    """The figures in their order, and why the others cannot be drawn."""
+    """The figures in their order, and the reason for each figure that cannot be drawn."""
     parts, missing = [], []
     for picture in pictures(study):
         setup = setup_title(picture.subject, study.experiment.setups)
@@ -33,8 +33,8 @@ def figures_section(study: Study) -> Html:
 def figure(picture: Picture, subject: str) -> Html:
     """A picture that has a figure, and its caption with the title of its setup or experiment.
 
-    Figures are images and not inline, so that their names and styles do not meet those of the page
-    or of other figures. The narrow one is for phones and has letters of the same size.
+    An SVG inside an image keeps its ids and styles to itself; inline they would clash with those of
+    the page and of other figures. Phones show a narrow version with letters of the same size.
     """
     caption = picture.caption
     image = element(

@@ -11,28 +11,28 @@ from orchestrator.sheet import Cell, Sheet
 
 
 class Html(str):
-    """Finished markup.
+    """Finished markup, which is not escaped again.
 
-    Joining it with a plain string gives a plain string again, which would be escaped.
+    Adding a plain string to it gives a plain string, so that the sum is escaped as a whole.
     """
 
     __slots__ = ()
 
 
-LONG = 1200  # letters from which on a text scrolls
+LONG = 1200  # letters; the block of a longer text may scroll
 MISSING = Html('<abbr title="not available">–</abbr>')
 MARKS = {"best": "b", "second": "u"}  # elements by the mark of a cell
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
-    """Texts, escaped, and markup in a row."""
+    """Texts, which are escaped, and markup in a row."""
     return Html(_markup(between).join(map(_markup, parts)))
 
 
 def element(name: str, /, *children: str, **attributes: str) -> Html:
     """`<name …>children</name>`.
 
-    An attribute's name may end in an underscore, and has hyphens for those within.
+    An attribute `class_` is written `class`, and `aria_label` as `aria-label`.
     """
     return Html(f"{void(name, **attributes)}{join(children)}</{name}>")
 
@@ -59,7 +59,7 @@ def code(text: str) -> Html:
 
 
 def block(text: str, label: str) -> Html:
-    """A text with its line breaks; a long one scrolls, so that the keyboard must reach it."""
+    """A text with its line breaks. A long one scrolls, so it takes the focus of the keyboard."""
     reach = {"tabindex": "0", "role": "region", "aria_label": label} if len(text) > LONG else {}
     return element("pre", text, **reach)
 
@@ -71,7 +71,7 @@ def bullets(items: Iterable[str]) -> Html:
 
 
 def terms(texts: Mapping[str, str], **attributes: str) -> Html:
-    """A list of terms, of which an empty text was not recorded."""
+    """A list of terms with their texts; an empty text reads `not recorded`."""
     parts = Html()
     for name, text in texts.items():
         parts = join([parts, element("dt", name), element("dd", text or "not recorded")])
@@ -79,7 +79,7 @@ def terms(texts: Mapping[str, str], **attributes: str) -> Html:
 
 
 def section(title: str, key: str, *children: str) -> Html:
-    """A part of the page with the heading that its contents point at."""
+    """A part of the page under a heading; the page's contents link to its `key`."""
     return element("section", element("h2", title), *children, id=key)
 
 
@@ -89,7 +89,10 @@ def scrolling(label: str, *children: str) -> Html:
 
 
 def data(key: str, value: Any) -> Html:
-    """JSON for a script of the page, which finds it by its id; no text in it ends the element."""
+    """JSON for a script of the page, which finds it by the id `key`.
+
+    Escaping `<` keeps a text such as `</script>` from ending the element.
+    """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return element("script", Html(text.replace("<", "\\u003c")), type="application/json", id=key)
 

@@ -55,14 +55,14 @@ CONTENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Report:
-    """A page that was written, and what it says of the methods."""
+    """A page that was written, and its verdict on the methods."""
 
     path: Path
     verdict: Verdict
 
 
 def write_report(study: Study, path: Path | None = None) -> Report:
-    """Write the page at once, beside the experiment's tables and figures unless a `path` is given.
+    """Write the page, by default beside the experiment's tables and figures.
 
     Raises UserError if no unit was started yet, or if the results belong to another user.
     """
@@ -86,19 +86,21 @@ def write_report(study: Study, path: Path | None = None) -> Report:
 
 
 def build_page(study: Study, path: Path, results: Table | None = None) -> str:
-    """The page that will lie at `path`; `results` is the study's table, if it was made already."""
+    """The page for the file `path`, which its links start from; `results` is the study's table."""
     experiment, statuses = study.experiment, status.collect(study)
     results = results or build.results_table(study)
     chosen = build.select(study)
     kept = kept_responses(study, chosen)
     costs = {setup: family_costs(study, setup) for setup in experiment.setups}
-    contents = bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items())
+    links = []
+    for key, text in CONTENTS.items():
+        links.append(element("a", text, href=f"#{key}"))
     chart = gantt.picture(study)
     when = [figure(chart, experiment.name)] if chart.drawing else []
     sections = [
         summary(experiment, statuses, results.verdict),
         facts(study, downloads(results, study, path)),
-        element("nav", contents, aria_label="Parts"),
+        element("nav", bullets(links), aria_label="Parts"),
         scores_section(results),
         responses_section(results),
         comparison_section(study, chosen),

@@ -27,26 +27,32 @@ def parameters_section(experiment: Experiment) -> Html:
 def _methods(experiment: Experiment) -> Html:
     rows = []
     for method, grid in experiment.methods.items():
-        knobs = "; ".join(f"{knob} {plain(values)}" for knob, values in grid.items())
+        knobs = []
+        for knob, values in grid.items():
+            knobs.append(f"{knob} {plain(values)}")
         place = experiment.placements.get(method, experiment.runtime.placement).mode
         seeds = plain(experiment.seeds_of(method))
-        rows.append([method_label(method), knobs or "no knobs", seeds, place])
+        rows.append([method_label(method), "; ".join(knobs) or "no knobs", seeds, place])
     sheet = Sheet.of(METHOD_HEADINGS, rows, left=range(len(METHOD_HEADINGS)))
     return table("Settings that were asked for", sheet)
 
 
 def _keys(experiment: Experiment) -> Html:
-    """A column for each setup; a row for each key that one of them has."""
+    """A column for each setup, and a row for each key that some setup has."""
     headings = ["Key"]
     values_of: dict[str, dict[str, Any]] = {}  # key → setup → value
     for name, setup in experiment.setups.items():
         headings.append(setup_title(name, experiment.setups))
         parts = asdict(setup)
         del parts["evaluation"]["benchmarks"]
-        for key, value in leaves({part: parts[part] for part in PARTS}, "."):
-            values_of.setdefault(key, {})[name] = value
+        for part in PARTS:
+            for key, value in leaves(parts[part], ".", f"{part}."):
+                values_of.setdefault(key, {})[name] = value
     rows = []
     for key, values in values_of.items():
-        rows.append([code(key), *(plain(values.get(name)) for name in experiment.setups)])
+        row: list[str] = [code(key)]
+        for name in experiment.setups:
+            row.append(plain(values.get(name)))
+        rows.append(row)
     sheet = Sheet.of(headings, rows, left=range(len(headings)))
     return table("Keys of the experiment file", sheet)

@@ -73,7 +73,7 @@ def read_origins(study: Study) -> dict[str, Document]:
     for unit in study.units:
         run = study.reader(unit)
         if run.started:
-            # Models differ from setup to setup, but the program and the machine need not.
+            # Models differ from setup to setup; without them most units share one origin.
             origin = dict(run.provenance())
             origin.pop("models", None)
             origins[unit.id] = origin
@@ -83,7 +83,8 @@ def read_origins(study: Study) -> dict[str, Document]:
 def origin_numbers(study: Study) -> dict[str, int]:
     """Unit id → the number of its origin in the section, from 1; for the units that were started."""
     origins = read_origins(study)
-    known, numbers = distinct(origins.values()), {}
+    known = distinct(origins.values())
+    numbers = {}
     for unit_id, origin in origins.items():
         numbers[unit_id] = known.index(origin) + 1
     return numbers
@@ -112,7 +113,7 @@ def machines(study: Study) -> list[str]:
     for unit in study.units:
         run = study.reader(unit)
         if run.started:
-            # Directories of versions that noted no attempts know the machine of the first one.
+            # Older versions recorded no attempts, but the machine of the first one.
             for row in run.attempts() or [run.provenance()]:
                 texts.add(_hardware(row.get("host", {})))
     return sorted(texts - {""})
@@ -147,15 +148,18 @@ def _origin(origin: Document) -> Html:
 
 
 def _benchmarks(study: Study, evidence: Evidence) -> Html:
-    setups, rows = study.experiment.setups, []
+    setups = study.experiment.setups
+    rows = []
     for source in evidence.benchmarks:
         run = setups[source.setup].evaluation.benchmarks[source.benchmark]
         name = f"{benchmark_label(source.benchmark, run)}, {setup_title(source.setup, setups)}"
         scored = next((row for row in evidence.rows if row.setup == source.setup), None)
         problems = f" × {scored.columns[source.benchmark].problems:,}" if scored else ""
         asked = f"{run.n}{problems}" if run else ""
-        content = ", ".join(f"{key} {_counted(value)}" for key, value in source.content.items())
-        rows.append([name, asked, code(content), code(source.evaluation_id)])
+        content = []
+        for key, value in source.content.items():
+            content.append(f"{key} {_counted(value)}")
+        rows.append([name, asked, code(", ".join(content)), code(source.evaluation_id)])
     sheet = Sheet.of(BENCHMARK_HEADINGS, rows, left=range(len(BENCHMARK_HEADINGS)))
     return table("Problems by content", sheet)
 
@@ -163,9 +167,13 @@ def _benchmarks(study: Study, evidence: Evidence) -> Html:
 def _data(study: Study) -> Html:
     rows = []
     for setup in study.experiment.setups:
-        recorded = [study.reader(unit).document("data.json") for unit in study.units_of(setup)]
+        recorded = []
+        for unit in study.units_of(setup):
+            document = study.reader(unit).document("data.json")
+            if document:
+                recorded.append(document)
         title = setup_title(setup, study.experiment.setups)
-        for document in distinct(filter(None, recorded)):
+        for document in distinct(recorded):
             for name, value in leaves(document, ": "):
                 rows.append([title, name.replace("_", " "), _counted(value)])
     if not rows:
@@ -175,5 +183,5 @@ def _data(study: Study) -> Html:
 
 
 def _counted(value: Any) -> str:
-    """Numbers have commas here."""
+    """A count with commas, or another value as a text."""
     return whole(value) if type(value) is int else plain(value)

@@ -1,4 +1,4 @@
-"""The section on what pass@1 hides: responses of the selected checkpoints, by benchmark."""
+"""The section `responses`: other numbers of the responses behind pass@1, by benchmark."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from analysis.report.html import Html, element, note, paragraph, section, table
 from analysis.table.captions import responses_sentences
-from analysis.table.evidence_formats import METHOD, by_setup, response_cells, sheet_of
+from analysis.table.evidence_formats import METHOD, TITLES, by_setup, response_cells, sheet_of
 from analysis.table.model import Table
 
-TITLE = "What pass@1 hides"
 CAPTION = "Responses of the selected checkpoints"
 INTERVALS = "±: the reach of a 95 % interval as under Results, * over problems of one training run."
 
@@ -30,4 +29,4 @@ def responses_section(results: Table) -> Html:
         parts.append(note(" ".join([INTERVALS, *responses_sentences(results.evidence)])))
     else:
         parts = [paragraph("No checkpoint has been evaluated on all benchmarks yet.")]
-    return section(TITLE, "responses", *parts)
+    return section(TITLES["responses"], "responses", *parts)

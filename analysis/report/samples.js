@@ -1,5 +1,5 @@
-// Groups of responses: they are closed until someone opens them, and open on paper. Above the
-// section `samples` stand choices of a method and a benchmark, and a field for words.
+// Groups of responses: closed until a reader opens them, and open on paper. The section `samples`
+// is filtered by a method, a benchmark and words.
 "use strict";
 (() => {
   const groups = [...document.querySelectorAll("details")];
@@ -14,20 +14,12 @@
   const section = document.getElementById("samples");
   const articles = section ? [...section.querySelectorAll("article")] : [];
   if (!articles.length) return;
-  const make = (name, properties = {}, ...children) => {
-    const made = Object.assign(document.createElement(name), properties);
-    made.append(...children);
-    return made;
-  };
-  // Names as the sides of the articles and their titles have them.
-  const choice = (label, keys, names) => {
-    const select = make("select", {}, make("option", { value: "" }, "all"));
-    for (const key of new Set(keys)) select.append(make("option", { value: key }, names[key] ?? key));
-    return [select, make("label", {}, `${label} `, select)];
-  };
+  // Keys of methods and benchmarks by the names that the articles show.
   const names = JSON.parse(document.getElementById("samples-data").textContent);
-  const [method, methodLabel] = choice("Method", articles.flatMap((each) => each.dataset.methods.split(" ")), names);
-  const [benchmark, benchmarkLabel] = choice("Benchmark", articles.map((each) => each.dataset.benchmark), names);
+  const options = (keys) => [["", "all"], ...[...new Set(keys)].map((key) => [key, names[key] ?? key])];
+  const methodsOf = (article) => article.dataset.methods.split(" ");
+  const [method, methodLabel] = choice("Method", options(articles.flatMap(methodsOf)));
+  const [benchmark, benchmarkLabel] = choice("Benchmark", options(articles.map((each) => each.dataset.benchmark)));
   const field = make("input", { type: "search", placeholder: "words in prompt or response" });
   const count = make("output");
   const tools = make("div", { className: "tools live" },
@@ -35,13 +27,11 @@
   section.querySelector(".samples").before(tools);
 
   const filter = () => {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const article of articles) {
-      const text = article.textContent.toLowerCase();
-      const isOf = !method.value || article.dataset.methods.split(" ").includes(method.value);
+      const isOf = !method.value || methodsOf(article).includes(method.value);
       const isOn = !benchmark.value || article.dataset.benchmark === benchmark.value;
-      article.hidden = !(isOf && isOn && words.every((word) => text.includes(word)));
+      article.hidden = !(isOf && isOn && hasWords(article, field));
       if (!article.hidden) shown += 1;
     }
     for (const group of section.querySelectorAll("details")) {

@@ -1,11 +1,11 @@
-"""Responses of the selected checkpoints to read: by what went wrong, and before and after training.
+"""The sections `samples` and `training`: responses by kind of failure, and around training.
 
-They are texts that `evaluation.keep_texts` has kept, of the first seed of each selected checkpoint.
+The texts are those that `evaluation.keep_texts` kept of the first seed of each selected checkpoint.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from orchestrator.records.texts import ResponseText
 from orchestrator.selection.study import Study
 
 SHOWN = 3  # responses of a kind, for each method
-LONGEST = 2000  # characters of a text that are shown: two thirds of them from its beginning
+LONGEST = 2000  # characters shown of a text, two thirds of them from its beginning
 LIMIT = 1_000_000  # characters of all texts of a section
 ROLLOUTS = 2  # training rollouts at each of two steps, for each method
 
@@ -43,9 +43,9 @@ Side = tuple[str, ResponseText]  # a method and its response
 
 @dataclass(frozen=True)
 class ShownSample:
-    """One response of a method, or two to the same problem side by side.
+    """One response of a method, or two responses to the same problem side by side.
 
-    `rank` is its place among those of its setup, kind and methods.
+    `rank` is its place, from 0, among the samples of its setup, kind and methods.
     """
 
     setup: str
@@ -56,12 +56,15 @@ class ShownSample:
 
     @property
     def size(self) -> int:
-        texts = [self.sides[0][1].prompt, *(response.text for _, response in self.sides)]
-        return sum(len(shortened(text)) for text in texts)
+        """Characters of its texts as the page shows them, the prompt once."""
+        size = len(shortened(self.sides[0][1].prompt))
+        for _, response in self.sides:
+            size += len(shortened(response.text))
+        return size
 
 
 def kind_of(response: ResponseText) -> str | None:
-    """The first of the things that went wrong; None for a right answer."""
+    """The first kind of failure that fits; None for a right answer that was not cut off."""
     if response.timed_out:
         return "Timed out while grading"
     if response.truncated:
@@ -75,7 +78,7 @@ KINDS = ("Wrong", "Truncated", "Without an answer", "Timed out while grading", A
 
 
 def shortened(text: str) -> str:
-    """A text without its middle where it is long: beginning and answer say the most."""
+    """A long text without its middle: its beginning and the answer at its end say the most."""
     if len(text) <= LONGEST:
         return text
     tail = LONGEST // 3
@@ -98,32 +101,41 @@ def kept_responses(study: Study, chosen: Sequence[Selected]) -> dict[str, dict[s
 
 
 def bounded(samples: Sequence[ShownSample]) -> list[ShownSample]:
-    """The samples in their order, without those that pass the limit: the last of each kind."""
-    kept, size = set[int](), 0
+    """The samples in their order, as many as LIMIT allows; those of low rank come in first."""
+    places: list[int] = []
+    size = 0
     for place in sorted(range(len(samples)), key=lambda place: samples[place].rank):
         size += samples[place].size
         if size <= LIMIT:
-            kept.add(place)
-    return [sample for place, sample in enumerate(samples) if place in kept]
+            places.append(place)
+    return [samples[place] for place in sorted(places)]
 
 
 # --- by what went wrong ---
 
 
 def samples_section(study: Study, kept: Mapping[str, Mapping[str, Responses]]) -> Html:
-    """A group of responses for each kind, which the page can filter."""
-    found: list[ShownSample] = []
-    for setup, methods in kept.items():
-        found += _failures(setup, methods)
-    counts = Counter((sample.setup, sample.kind) for sample in found)
+    """A group of responses for each kind, which `samples.js` can filter."""
     if not any(kept.values()):
         return section("Responses", "samples", paragraph(NONE))
-    shown = bounded([sample for sample in found if sample.rank < SHOWN])
+    first: list[ShownSample] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    names: dict[str, str] = {}  # of methods and benchmarks
+    for setup, methods in kept.items():
+        for sample in _failures(setup, methods):
+            counts[setup, sample.kind] += 1
+            if sample.rank < SHOWN:
+                first.append(sample)
+        for method in methods:
+            names[method] = method_label(method)
+    shown: dict[tuple[str, str], list[ShownSample]] = defaultdict(list)
+    for sample in bounded(first):
+        shown[sample.setup, sample.kind].append(sample)
     parts = []
     for setup in kept:
         groups = []
         for kind in KINDS:
-            own = [sample for sample in shown if (sample.setup, sample.kind) == (setup, kind)]
+            own = shown[setup, kind]
             if own:
                 title = f"{kind}: {len(own):,} shown of {counts[setup, kind]:,}"
                 groups.append(_group(study, title, own))
@@ -132,7 +144,6 @@ def samples_section(study: Study, kept: Mapping[str, Mapping[str, Responses]]) -
             parts.append(element("div", heading, *groups, class_="samples"))
     if not parts:
         parts = [paragraph("Every response whose text was kept is right.")]
-    names = {method: method_label(method) for methods in kept.values() for method in methods}
     for setup in study.experiment.setups.values():
         for key, run in setup.evaluation.benchmarks.items():
             names[key] = benchmark_label(key, run)
@@ -141,20 +152,23 @@ def samples_section(study: Study, kept: Mapping[str, Mapping[str, Responses]]) -
 
 
 def _failures(setup: str, methods: Mapping[str, Responses]) -> list[ShownSample]:
-    """All responses of each kind, by method; those of a method are ranked by their problems."""
-    reference, found = methods.get(REFERENCE, {}), list[ShownSample]()
-    ranks = Counter[tuple[str, str]]()
+    """All responses of each kind, by method and in the order of its problems, which ranks them."""
+    reference = methods.get(REFERENCE, {})
+    found: list[ShownSample] = []
+    ranks: Counter[tuple[str, str]] = Counter()  # by kind and method: the rank of the next one
 
     def add(kind: str, benchmark: str, *sides: Side) -> None:
-        of = (kind, sides[0][0])
-        found.append(ShownSample(setup, kind, ranks[of], benchmark, sides))
-        ranks[of] += 1
+        rank_of = (kind, sides[0][0])
+        found.append(ShownSample(setup, kind, ranks[rank_of], benchmark, sides))
+        ranks[rank_of] += 1
 
     for method in order_methods(methods):
         for key, response in methods[method].items():
-            kind, other = kind_of(response), reference.get(key)
+            kind = kind_of(response)
             if kind is not None:
                 add(kind, key[0], (method, response))
+            # A response may also stand beside vanilla's to the same problem.
+            other = reference.get(key)
             if method not in (REFERENCE, BASE) and other and other.right != response.right:
                 against = AHEAD if response.right else BEHIND
                 add(against, key[0], (method, response), (REFERENCE, other))
@@ -172,17 +186,22 @@ def training_section(
     for setup, methods in kept.items():
         before = methods.get(BASE, {})
         for method in order_methods(methods):
+            if method == BASE:
+                continue
             common = [key for key in before if key in methods[method]]
-            if method != BASE:
-                for rank, key in enumerate(common[:SHOWN]):
-                    pair = ((BASE, before[key]), (method, methods[method][key]))
-                    found.append(ShownSample(setup, BEFORE_AFTER, rank, key[0], pair))
-    shown, parts = bounded(found), []
+            for rank, key in enumerate(common[:SHOWN]):
+                pair = ((BASE, before[key]), (method, methods[method][key]))
+                found.append(ShownSample(setup, BEFORE_AFTER, rank, key[0], pair))
+    shown = bounded(found)
+    parts = []
     for setup in study.experiment.setups:
         own = [sample for sample in shown if sample.setup == setup]
         groups = [_group(study, f"{BEFORE_AFTER}: {len(own)}", own)] if own else []
-        rollouts = [_rollouts(study, each) for each in chosen if each.setup == setup]
-        rollouts = [each for each in rollouts if each]
+        rollouts = []
+        for selected in chosen:
+            article = _rollouts(study, selected) if selected.setup == setup else None
+            if article:
+                rollouts.append(article)
         if rollouts:
             groups.append(_details(TRAINED, rollouts))
         if groups:
@@ -197,7 +216,7 @@ def training_section(
 def _rollouts(study: Study, selected: Selected) -> Html:
     """Rollouts of a run's first step beside those of its last step before the selected checkpoint.
 
-    Empty where the run keeps none, or those of a single step.
+    Empty unless the run kept rollouts of two such steps.
     """
     best = selected.best
     run = study.reader(best.units[0])
@@ -234,7 +253,7 @@ def _rollout(rollout: RolloutSample) -> list[Html]:
 
 
 def _details(title: str, articles: Sequence[Html]) -> Html:
-    """Open for paper and for browsers without scripts; `samples.js` closes it."""
+    """A group that is open on paper and in browsers without scripts; `samples.js` closes it."""
     return element("details", element("summary", title), *articles, open="")
 
 
@@ -246,13 +265,14 @@ def _article(study: Study, sample: ShownSample) -> Html:
     first = sample.sides[0][1]
     runs = study.experiment.setups[sample.setup].evaluation.benchmarks
     benchmark = benchmark_label(sample.benchmark, runs[sample.benchmark])
-    methods = [method_label(method) for method, _ in sample.sides]
-    title = f"{' and '.join(methods)}: {benchmark}, problem {first.problem}"
+    methods, labels, sides = [], [], []
+    for method, response in sample.sides:
+        methods.append(method)
+        labels.append(method_label(method))
+        sides.append(element("div", element("h5", labels[-1]), *_response(response)))
+    title = f"{' and '.join(labels)}: {benchmark}, problem {first.problem}"
     shown = join(_response(first))
-    if len(sample.sides) > 1:
-        sides = []
-        for method, response in sample.sides:
-            sides.append(element("div", element("h5", method_label(method)), *_response(response)))
+    if len(sides) > 1:
         shown = element("div", *sides, class_="pair")
     gold = code(first.gold) if first.gold is not None else "not known"
     return element(
@@ -261,7 +281,7 @@ def _article(study: Study, sample: ShownSample) -> Html:
         block(shortened(first.prompt), f"Prompt of {title}"),
         paragraph("Right answer: ", gold),
         shown,
-        data_methods=" ".join(method for method, _ in sample.sides),
+        data_methods=" ".join(methods),
         data_benchmark=sample.benchmark,
     )
 

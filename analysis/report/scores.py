@@ -1,4 +1,4 @@
-"""The results table, and the evidence behind its averages."""
+"""The section `results`: the table, and the evidence behind its averages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _evidence(results: Table, setup: str) -> Html:
     if not selected:
         return paragraph("No checkpoint has been evaluated on all benchmarks yet.")
     rows = list(map(_evidence_cells, selected))
-    # With one seed each nothing has a p-value, and the column would be empty.
+    # With one seed for each method no row has a p-value, so that column may be left out.
     sheet = sheet_of(rows, always=rows[0].keys() - {P})
     return table("Selected checkpoints, Avg (%)", sheet)
 

@@ -1,4 +1,4 @@
-"""Cost and time by phase."""
+"""The section `cost`: seconds by phase, tokens and positions of each method."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ COUNTING = (
 def costs_section(
     experiment: Experiment, costs: Mapping[str, Mapping[str, Cost]], *when: Html
 ) -> Html:
-    """A table for each setup of `costs`, which has its methods and kinds of units; then figures.
+    """A table for each setup, then the figures `when` that show the work over time.
 
-    `when` has the figures that show the time of the work.
+    `costs` has for each setup the cost of each method and of each kind of unit without one.
     """
     parts = []
     for setup, of_setup in costs.items():
@@ -62,7 +62,7 @@ def _sheet(costs: Mapping[str, Cost], everything: Cost) -> Sheet:
 
 
 def _reference(costs: Mapping[str, Cost]) -> frozenset[str]:
-    """The placement whose steps are compared: vanilla's, or that of the first method that ran."""
+    """The placement whose steps compare: vanilla's, or that of the first method that ran."""
     ran = {family: cost for family, cost in costs.items() if family not in KINDS and cost.units}
     first = ran.get(REFERENCE) or next(iter(ran.values()), None)
     return first.placements if first else frozenset()

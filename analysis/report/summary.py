@@ -53,7 +53,10 @@ def _progress(statuses: Sequence[UnitStatus]) -> Html:
     text = f"{done} of {len(statuses)} units are done."
     if not states:
         return paragraph(text)
-    rest = ", ".join(f"{count} {state}" for state, count in states.items())
+    others = []
+    for state, count in states.items():
+        others.append(f"{count} {state}")
+    rest = ", ".join(others)
     partial = paragraph(
         element("strong", "This report is partial. "),
         f"{text} The others: {rest}. What is below rests on what has been evaluated so far, and may change.",

@@ -1,15 +1,13 @@
 // Tables of the class `sortable`: a click on a heading sorts by its column, and a field above the
 // table keeps the rows that hold every word typed. Without this script they are plain tables.
 "use strict";
-document.documentElement.classList.add("scripted");
-
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
   const headings = [...table.tHead.rows[0].cells];
   const texts = new Intl.Collator("en", { numeric: true });
 
-  // A missing value is null: an empty cell says so with an <abbr>.
+  // The value that a row is sorted by, null where it is missing: such a cell holds an <abbr>.
   const value = (row, column, isText) => {
     const cell = row.cells[column];
     if (cell.querySelector("abbr")) return null;
@@ -30,9 +28,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   };
 
   headings.forEach((heading, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.append(...heading.childNodes);
+    const button = make("button", { type: "button" }, ...heading.childNodes);
     heading.append(button);
     button.addEventListener("click", () => {
       // Numbers begin with the highest, texts with the first letter.
@@ -45,22 +41,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 
-  const field = document.createElement("input");
-  field.type = "search";
-  field.placeholder = "words in a row, such as vanilla done";
-  const label = document.createElement("label");
-  label.append("Filter ", field);
-  const count = document.createElement("output");
-  const tools = document.createElement("div");
-  tools.className = "tools live";
-  tools.append(label, count);
+  const field = make("input", { type: "search", placeholder: "words in a row, such as vanilla done" });
+  const count = make("output");
+  const tools = make("div", { className: "tools live" }, make("label", {}, "Filter ", field), count);
   table.closest(".scroll").before(tools);
   const filter = () => {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
+      row.hidden = !hasWords(row, field);
       if (!row.hidden) shown += 1;
     }
     count.value = `${shown} of ${rows.length} rows`;

@@ -1,4 +1,4 @@
-"""Values as the page shows them; a missing number is an empty text, which a table shows as such."""
+"""Values as the page shows them. A missing number is an empty text, which a table marks with –."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def leaves(values: Mapping[str, Any], between: str, prefix: str = "") -> Iterato
 
 
 def plain(value: Any) -> str:
-    """A value as an experiment file has it."""
+    """A value as an experiment file writes it."""
     match value:
         case None:
             return ""

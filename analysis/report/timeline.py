@@ -1,4 +1,4 @@
-"""When units were worked at, from the clocks in their run directories."""
+"""The time of the work on units, from the clocks in their run directories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Span = tuple[float, float]  # seconds since 1970 (UTC): start and end
 
 @dataclass(frozen=True)
 class Timeline:
-    """From the first start to the last sign of work; units were worked at for `busy` seconds."""
+    """From the first start to the last clock; some unit was worked at for `busy` seconds of it."""
 
     start: float
     end: float
@@ -22,7 +22,7 @@ class Timeline:
 
 
 def spans(run: RunReader) -> list[Span]:
-    """When one unit was worked at: by attempts up to their last clock, and by evaluators."""
+    """The time of work on one unit, by attempts up to their last clock and by evaluators."""
     done = pieces(run)
     worked = [(attempt.start, attempt.end) for attempt in attempts(run, done)]
     for piece in done:
@@ -32,7 +32,7 @@ def spans(run: RunReader) -> list[Span]:
 
 
 def timeline(runs: Iterable[RunReader]) -> Timeline | None:
-    """When several units were worked at, side by side or not; None where nothing was clocked."""
+    """The time of work on several units; None where nothing was clocked."""
     worked: list[Span] = []
     for run in runs:
         worked += spans(run)
@@ -40,6 +40,7 @@ def timeline(runs: Iterable[RunReader]) -> Timeline | None:
         return None
     first, reached, busy = min(worked)[0], float("-inf"), 0.0
     for start, end in sorted(worked):
+        # Units that ran side by side count once.
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return Timeline(first, reached, busy)

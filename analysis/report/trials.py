@@ -1,4 +1,4 @@
-"""Every unit with its score, best first, and the same as a file to download."""
+"""The section `trials`: every unit with its score, best first; and the page's downloads."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def by_score(statuses: Sequence[UnitStatus]) -> list[UnitStatus]:
 
 
 def downloads(results: Table, study: Study, page: Path) -> Html:
-    """Links to the tables, which lie in the page itself, and to the figures beside it."""
+    """Links that contain the tables, and links to the figures beside the page."""
     texts = {
         "table.csv": formats.to_csv(results),
         "table.tex": formats.to_latex(results),
@@ -106,7 +106,7 @@ def downloads(results: Table, study: Study, page: Path) -> Html:
 def _link(unit_id: str, runs: Path, page: Path) -> Html:
     """A relative link from a page in the runs folder, so that both can be moved together.
 
-    A page elsewhere has the name alone.
+    A page outside the runs folder shows the name without a link.
     """
     if not page.parent.is_relative_to(runs) or not (runs / unit_id).is_dir():
         return code(unit_id)

@@ -31,11 +31,11 @@ from analysis.figures import (
     output,
     overview,
     panels,
+    setup_map,
     style,
     sweep,
     tradeoff,
     trajectories,
-    worlds,
 )
 from analysis.figures.curves import Curve, Grid, SeedMean, Series
 from analysis.figures.early_rollouts import SupportPoint
@@ -430,8 +430,6 @@ def test_a_method_has_one_color_in_all_panels() -> None:
     assert len(named) == len(diagnostics.PANELS) - 1
 
 
-# --- all of them, at the size of the paper's sweep ---
-
 # --- leads over vanilla in many setups ---
 
 
@@ -440,19 +438,19 @@ def lead(value: int, p_value: float | None) -> Difference:
     return Difference(estimate, p_value, (3, 3), 2)
 
 
-WORLDS = [
-    worlds.World("calm", {"skd": lead(1, 0.2)}, {}),
-    worlds.World(
+LEADS = [
+    setup_map.SetupLeads("calm", {"skd": lead(1, 0.2)}, {}),
+    setup_map.SetupLeads(
         TITLE,
         {"skd": lead(-7, 0.001), "sft_warmup": lead(4, 0.03)},
         {"student": (0.25, 0.1, 0.4), "teacher": (0.5, None, None)},
     ),
-    worlds.World("unprobed", {"skd": lead(2, None)}, {"student": None}),
+    setup_map.SetupLeads("unprobed", {"skd": lead(2, None)}, {"student": None}),
 ]
 
 
 def test_a_map_has_a_row_for_each_setup() -> None:
-    grid, gains = worlds.draw(WORLDS, ["skd", "sft_warmup"]).axes
+    grid, gains = setup_map.draw(LEADS, ["skd", "sft_warmup"]).axes
     assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed"]
     assert ticks(grid) == ["SKD", "SFT\nwarmup"]
     cells = {text.get_position(): text.get_text() for text in grid.texts}
@@ -477,9 +475,11 @@ def test_a_map_has_a_row_for_each_setup() -> None:
 
 
 def test_a_map_without_a_probe_has_the_grid_alone() -> None:
-    [grid] = worlds.draw([replace(world, gains={}) for world in WORLDS], ["skd"]).axes
+    [grid] = setup_map.draw([replace(row, gains={}) for row in LEADS], ["skd"]).axes
     assert ticks(grid) == ["SKD"]
 
+
+# --- all of them, at the size of the paper's sweep ---
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "vanilla": {},
@@ -501,7 +501,7 @@ DRAW: dict[str, Callable[[float], Figure]] = {
     "sweep": lambda width: sweep.draw(grids(0.01), SeedMean(0.39, 0.01), TITLE, width),
     "tradeoff": lambda width: tradeoff.draw(cloud(), TITLE, width),
     "continuation": lambda width: continuation.draw(GAINS, TITLE, width),
-    "map": lambda width: worlds.draw(WORLDS, ["skd", "sft_warmup"], width),
+    "map": lambda width: setup_map.draw(LEADS, ["skd", "sft_warmup"], width),
     "overview": lambda width: overview.draw(example(), TITLE, width),
     "diagnostics": lambda width: diagnostics.draw(columns(), TITLE, width),
 }

@@ -1,4 +1,4 @@
-"""Each method's lead over vanilla in every setup, beside the gain of prefixes before training."""
+"""The map of many setups: each method's lead over vanilla, beside the gain of TRB prefixes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import panels, style
-from analysis.figures.continuation import FILLS
 from analysis.figures.picture import Caption, Picture
 from analysis.labels import AVERAGE, BASE, setup_title
 from analysis.probe.gains import Gain, continuation_gains
@@ -34,13 +33,14 @@ CAPTION = Caption(
 COLORS = "RdBu"
 LEAST_SPAN, MOST_SPAN = 3.0, 10.0  # points at which the colours end
 DARK = 0.6  # share of the span from which letters are white
-MARKS = ((0.01, "**"), (0.05, "*"))
+DOTS = {"student": style.BLACK, "teacher": style.TEACHER}  # colours of the gains, by continuer
+MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
 TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
 
 
 @dataclass(frozen=True)
-class World:
-    """A setup: differences to vanilla by method in points, and the probe's gains by continuer."""
+class SetupLeads:
+    """One row of the map: differences to vanilla by method in points, and gains by continuer."""
 
     title: str
     differences: Mapping[str, Difference]
@@ -48,13 +48,15 @@ class World:
 
 
 @style.styled()
-def draw(worlds: Sequence[World], methods: Sequence[str], width: float = style.WIDTH) -> Figure:
-    """A grid of leads in points, beside the gains where a setup has been probed.
+def draw(
+    setups: Sequence[SetupLeads], methods: Sequence[str], width: float = style.WIDTH
+) -> Figure:
+    """A grid of leads in points, beside the gains if any setup has been probed.
 
     In a narrow figure the two panels stand one above the other.
     """
-    height = 1.6 + 0.3 * len(worlds)
-    probed = any(world.gains for world in worlds)
+    height = 1.6 + 0.3 * len(setups)
+    probed = any(setup.gains for setup in setups)
     wide = width >= style.NARROW
     figure = style.new_figure(width, height if wide or not probed else 2 * height)
     if not probed:
@@ -63,64 +65,66 @@ def draw(worlds: Sequence[World], methods: Sequence[str], width: float = style.W
         axes = list(figure.subplots(1, 2, width_ratios=(2.2, 1), sharey=True))
     else:
         axes = list(figure.subplots(2, 1))
-    _draw_grid(axes[0], worlds, methods)
+    _draw_grid(axes[0], setups, methods)
     if probed:
-        _draw_gains(axes[1], worlds)
+        _draw_gains(axes[1], setups)
         if not wide:
-            _name_rows(axes[1], worlds)
+            _name_rows(axes[1], setups)
     panels.lettered(axes)
     panels.shared_legend(figure, axes)
     return figure
 
 
-def _draw_grid(axes: Axes, worlds: Sequence[World], methods: Sequence[str]) -> None:
-    leads = np.full((len(worlds), len(methods)), np.nan)
-    for row, world in enumerate(worlds):
+def _draw_grid(axes: Axes, setups: Sequence[SetupLeads], methods: Sequence[str]) -> None:
+    leads = np.full((len(setups), len(methods)), np.nan)
+    for row, setup in enumerate(setups):
         for column, method in enumerate(methods):
-            if method in world.differences:
-                leads[row, column] = float(world.differences[method].estimate.value)
+            if method in setup.differences:
+                leads[row, column] = float(setup.differences[method].estimate.value)
     span = min(MOST_SPAN, max(LEAST_SPAN, float(np.nanmax(np.abs(leads)))))
     axes.imshow(leads, cmap=COLORS, vmin=-span, vmax=span, aspect="auto")
-    for row, world in enumerate(worlds):
+    for row, setup in enumerate(setups):
         for column, method in enumerate(methods):
             lead = leads[row, column]
+            # The colours are dark at both ends. A missing lead is nan, which compares as false.
             color = "white" if abs(lead) > DARK * span else style.BLACK
-            text = _cell(world.differences.get(method))
+            text = _cell(setup.differences.get(method))
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
     labels = [style.method_label(method).replace(" ", "\n") for method in methods]
     axes.set_xticks(range(len(methods)), labels, fontsize=7)
     axes.grid(visible=False)
-    _name_rows(axes, worlds)
+    _name_rows(axes, setups)
     axes.set_xlabel(TESTED, fontsize=7)
     axes.set_title("lead over vanilla (points)")
 
 
 def _cell(difference: Difference | None) -> str:
-    """`+5.4**`; nothing where the difference is not known."""
+    """`+5.4**`; an unknown difference is empty."""
     if difference is None:
         return ""
-    mark = ""
-    for limit, sign in MARKS:
-        if difference.p_value is not None and difference.p_value < limit:
-            mark = sign
-            break
+    p_value = 1.0 if difference.p_value is None else difference.p_value
+    mark = next((sign for limit, sign in MARKS if p_value < limit), "")
     return f"{float(difference.estimate.value):+.1f}{mark}".replace("-", "−")
 
 
-def _name_rows(axes: Axes, worlds: Sequence[World]) -> None:
-    axes.set_yticks(range(len(worlds)))
-    for label in axes.set_yticklabels([world.title for world in worlds], fontsize=7):
-        label.set_parse_math(False)  # users name setups
-    axes.set_ylim(len(worlds) - 0.5, -0.5)
+def _name_rows(axes: Axes, setups: Sequence[SetupLeads]) -> None:
+    axes.set_yticks(range(len(setups)))
+    for label in axes.set_yticklabels([setup.title for setup in setups], fontsize=7):
+        label.set_parse_math(False)  # users name setups, and their dollar signs begin no formula
+    # The grid and the gains share these limits, with the first setup on top.
+    axes.set_ylim(len(setups) - 0.5, -0.5)
 
 
-def _draw_gains(axes: Axes, worlds: Sequence[World]) -> None:
-    continuers = [name for name in FILLS if any(name in world.gains for world in worlds)]
+def _draw_gains(axes: Axes, setups: Sequence[SetupLeads]) -> None:
+    probed: set[str] = set()
+    for setup in setups:
+        probed.update(setup.gains)
+    continuers = [name for name in DOTS if name in probed]
     for index, continuer in enumerate(continuers):
-        color = (style.BLACK, style.TEACHER)[list(FILLS).index(continuer)]
+        color = DOTS[continuer]
         shift = 0.16 * (2 * index - (len(continuers) - 1))
-        for row, world in enumerate(worlds):
-            gain = world.gains.get(continuer)
+        for row, setup in enumerate(setups):
+            gain = setup.gains.get(continuer)
             if gain is None:
                 continue
             value, low, high = gain
@@ -136,7 +140,7 @@ def _draw_gains(axes: Axes, worlds: Sequence[World]) -> None:
 
 
 def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
-    """The leads of every setup's methods: confirmed ones where the experiment confirms any."""
+    """The leads of all methods in all setups, over confirming runs if the experiment has some."""
     experiment = study.experiment
     if experiment.confirmed_methods:
         rows = confirmed_rows(with_confirmation(study), chosen)
@@ -150,16 +154,16 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     if not differences:
         missing = "no setup has scores of vanilla and of another method"
         return Picture(CAPTION, experiment.name, missing=missing)
-    worlds = []
+    setups: list[SetupLeads] = []
     for name in experiment.setups:
         if name in differences:
             title = setup_title(name, experiment.setups)
-            worlds.append(World(title, differences[name], _first_gains(study, name)))
+            setups.append(SetupLeads(title, differences[name], _first_gains(study, name)))
     methods = [method for method in experiment.methods if method != REFERENCE]
-    basis = f"{len(worlds)} of {len(experiment.setups)} setups have scores to compare."
+    basis = f"{len(setups)} of {len(experiment.setups)} setups have scores to compare."
     if experiment.confirmed_methods:
         basis += " All scores are of seeds that chose nothing."
-    return Picture(CAPTION, experiment.name, partial(draw, worlds, methods), basis)
+    return Picture(CAPTION, experiment.name, partial(draw, setups, methods), basis)
 
 
 def _first_gains(study: Study, setup: str) -> dict[str, Gain | None]:
