@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from analysis.figures import panels, style
 from analysis.figures.picture import Caption, Picture
 from analysis.labels import AVERAGE, BASE, setup_title
+from analysis.numbers import signed
 from analysis.probe.gains import Gain, continuation_gains
 from analysis.scores.assess import assess
 from analysis.scores.candidates import Selected
@@ -104,7 +105,7 @@ def _cell(difference: Difference | None) -> str:
         return ""
     p_value = 1.0 if difference.p_value is None else difference.p_value
     mark = next((sign for limit, sign in MARKS if p_value < limit), "")
-    return f"{float(difference.estimate.value):+.1f}{mark}".replace("-", "−")
+    return f"{signed(difference.estimate.value)}{mark}"
 
 
 def _name_rows(axes: Axes, setups: Sequence[SetupLeads]) -> None:

@@ -9,6 +9,7 @@ from orchestrator.liveness.claims import Claims
 from orchestrator.liveness.lease import Holder
 from orchestrator.monitor.device_hours import devices_of
 from orchestrator.monitor.status import Overview
+from orchestrator.records.clock import clock_rows
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
@@ -55,7 +56,8 @@ def working_processes(study: Study, overview: Overview) -> list[WorkingProcess]:
 
 def gpu_of(run: RunReader, holder: Holder) -> str:
     """The GPU that a process last noted beside its work at a unit; empty without a note."""
-    for row in reversed(run.timing()):
-        if row.get("process") == holder.pid and row.get("host") == holder.host:
-            return str(row.get("gpu") or "")
+    for row in reversed(clock_rows(run)):
+        host, process, gpu = row.place
+        if (host, process) == (holder.host, holder.pid):
+            return gpu or ""
     return ""
