@@ -541,7 +541,10 @@ class Runtime(Section):
     ] = "wandb"
     wandb: Annotated[WandbMode, "How runs are mirrored to W&B."] = "auto"
     wandb_project: Annotated[Text, "W&B project."] = "trb"
-    rollout_texts: Annotated[Natural, "Training rollouts whose text is written, per step."] = 4
+    rollout_texts: Annotated[
+        Natural,
+        "Training rollouts of each step whose text is written; of some steps token by token.",
+    ] = 4
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def _add_result_commands(commands: Commands) -> None:
     text = "default 7.2; 5.5 fits a page of text at 8 pt"
     figures.option("--width", "INCHES", text, float)
 
-    text = "one HTML page: table, figures, rollouts, cost, provenance"
+    text = "one HTML page: table, evidence, comparison, figures, responses, cost, provenance"
     report = _experiment(commands, "report", text)
     report.option("--out", "FILE.html", "default: report.html in the results folder", Path)
     report.flag("--figures", "write the figures beside it, too, as PNG and PDF")
@@ -199,7 +199,8 @@ def _add_archive_commands(commands: Commands) -> None:
         "stops early, the exit code is that of trb submit."
     )
     again.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
-    again.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    text = "OmegaConf dotlist that leaves the training alone, for example runtime.keep=best"
+    again.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
     text = "the cell, as the table prints it: 'TRB,Short sums'; SETUP where several have the column"
     again.option("--cell", "METHOD,COLUMN[,SETUP]", text, required=True)
     text = "new folder of the run directories (default: NAME-rerun in this folder)"
@@ -237,7 +238,7 @@ def _add_model_commands(commands: Commands) -> None:
     evaluate.option("--limit", None, "only the first problems of each benchmark", whole_number)
     text = "folder of the benchmark files (default: TRB_DATA_DIR, else data)"
     evaluate.option("--data-dir", "DIR", text)
-    _add_runs(evaluate)
+    _add_runs(evaluate, "$TRB_RUNS, else runs")
     evaluate.option("--out", "FILE.json", "default: results/eval/ in the runs folder", Path)
     evaluate.flag("--json", "print the result as JSON")
 
@@ -264,7 +265,7 @@ def _add_reference_commands(commands: Commands) -> None:
     lists = _command(commands, "list", text)
     kinds = "experiments | methods | setups | benchmarks | results"
     lists.add_argument("kind", nargs="?", metavar=kinds, help="one of these lists (default: all)")
-    _add_runs(lists)
+    _add_runs(lists, "$TRB_RUNS, else runs")
 
     text = "sources of the data files: repository, commit, licence, sha256; with fetch, get them"
     data = _command(commands, "data", text)
@@ -311,6 +312,7 @@ def _add_differences(parser: Parser) -> None:
     parser.option("--confirm", "N", text, whole_number)
 
 
-def _add_runs(parser: Parser) -> None:
-    text = "folder of the run directories (default: that of a results folder, $TRB_RUNS, else runs)"
-    parser.option("--runs", "DIR", text, Path)
+def _add_runs(
+    parser: Parser, default: str = "that of a results folder, $TRB_RUNS, else runs"
+) -> None:
+    parser.option("--runs", "DIR", f"folder of the run directories (default: {default})", Path)
