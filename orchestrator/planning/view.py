@@ -46,6 +46,7 @@ from orchestrator.sheet import Cell, Sheet, to_rich
 GENERATING = {"training": "training", "evaluation": "evaluation, full"}  # and their rows
 BUDGETS = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
+MOST_SETUPS = 4  # that have columns of their own
 KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted in the first line
 MEMORY_ROWS = {  # field of `Memory` → heading, in which {gib} is the size of the GPU
     "student_weights": "student weights W_S",
@@ -156,17 +157,34 @@ def _methods_table(plan: Plan) -> Table:
         knobs = []
         for knob, values in grid.items():
             knobs.append(f"{knob} {', '.join(f'{value:g}' for value in values)}")
-        counts = [str(trials[method, name]) for name in setups]
-        rows.append([method_label(method), " × ".join(knobs), *counts])
+        counts = [trials[method, name] for name in setups]
+        rows.append([method_label(method), " × ".join(knobs), *_counts(counts)])
     if any(len(experiment.seeds_of(method)) > 1 for method in experiment.methods):
-        rows.append(["", _seeds(experiment), *[""] * len(setups)])
+        rows.append(["", _seeds(experiment), *[""] * len(_columns(setups))])
     if plan.confirming:
         seeds = ", ".join(map(str, experiment.confirm.seeds))
         purpose = f"what each is chosen for, on seeds {seeds}; one checkpoint each"
         if experiment.confirm.until is not None:
             purpose += f"; until decided up to {LOOKS} times as many"
-        rows.append(["confirming", purpose, *(str(confirming[name]) for name in setups)])
-    return to_rich(Sheet.of(["trials by method", "grid", *setups], rows, left=(0, 1)))
+        counts = [confirming[name] for name in setups]
+        rows.append(["confirming", purpose, *_counts(counts)])
+    headings = ["trials by method", "grid", *_columns(setups)]
+    return to_rich(Sheet.of(headings, rows, left=(0, 1)))
+
+
+def _columns(setups: Sequence[str]) -> list[str]:
+    """A heading for each setup; of more setups than a line holds, one for each and one for all."""
+    if len(setups) <= MOST_SETUPS:
+        return list(setups)
+    return [f"each of {len(setups)} setups", "all"]
+
+
+def _counts(of_setups: Sequence[int]) -> list[str]:
+    """The cells below `_columns`."""
+    if len(of_setups) <= MOST_SETUPS:
+        return [str(number) for number in of_setups]
+    least, most = min(of_setups), max(of_setups)
+    return [str(most) if least == most else f"{least} – {most}", str(sum(of_setups))]
 
 
 def _seeds(experiment: Experiment) -> str:
@@ -184,26 +202,28 @@ def _seeds(experiment: Experiment) -> str:
 
 
 def _order(plan: Plan) -> list[str]:
-    """Placements of the units that are left, and which of them wait for others."""
+    """Placements of the units that are left, and how many of them wait for others."""
     placements: Counter[tuple[str, float, float]] = Counter()
-    waiting: Counter[str] = Counter()  # unit id → how many units wait for it
     left = units_left(plan)
-    unfinished = {planned.unit.id for planned in left}
+    unfinished: dict[str, Kind] = {planned.unit.id: planned.unit.kind for planned in left}
+    needed: dict[str, Kind] = {}  # id of a unit that others wait for → its kind
     ready = 0
     for planned in left:
-        needs, waits_for = planned.resources, unfinished.intersection(planned.unit.depends_on)
+        needs, waits_for = planned.resources, unfinished.keys() & planned.unit.depends_on
         placements[needs.placement, needs.gpus, needs.cpus] += 1
-        waiting.update(waits_for)
+        needed |= {unit: unfinished[unit] for unit in waits_for}
         ready += not waits_for
     placed = []
     for (mode, gpus, cpus), number in placements.items():
         on = f"{counted(gpus, 'GPU') if gpus else 'no GPU'} and {counted(cpus, 'CPU core')}"
         placed.append(f"{counted(number, 'unit')} {mode} on {on}")
-    lines = [f"placement: {'; '.join(placed)}"]
-    lines.append(f"order: {counted(ready, 'unit')} can start at once")
-    for needed, number in waiting.items():
-        lines.append(f"  {needed} → {counted(number, 'trial')}")
-    return lines
+    order = f"order: {counted(ready, 'unit')} can start at once"
+    if needed:
+        waiting = len(left) - ready
+        kinds = Counter(needed.values()).items()
+        first = " and ".join(counted(number, KIND_NAMES[kind]) for kind, number in kinds)
+        order += f"; {waiting} wait{'s' if waiting == 1 else ''} for {first}"
+    return [f"placement: {'; '.join(placed)}", order]
 
 
 def _why(reasons: Sequence[Reason]) -> list[str]:
@@ -321,9 +341,9 @@ def _hours_table(plan: Plan, total: Mapping[str, Any], begun: bool) -> Table:
     if begun:
         columns = {"left": total["left"]["gpu_hours"], "whole": total["gpu_hours"]}
     else:
-        columns = {}
-        for name in plan.experiment.setups:
-            columns[name] = total_gpu_hours(plan, name)
+        setups = list(plan.experiment.setups)
+        shown = setups if len(setups) <= MOST_SETUPS else []
+        columns = {name: total_gpu_hours(plan, name) for name in shown}
         columns["all"] = total["gpu_hours"]
     columns = {name: hours for name, hours in columns.items() if hours}
     budgets = sorted({setup["budget"] for setup in total["evaluation_chosen"].values()})
