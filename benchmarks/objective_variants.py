@@ -91,9 +91,16 @@ def made_up_targets(generator: torch.Generator) -> Targets:
     support = torch.randint(0, VOCABULARY, (TOKENS, TOP_K), generator=generator)
     log_q = torch.randn(TOKENS, TOP_K, generator=generator).log_softmax(-1) - 0.01
     of_tokens = -torch.rand(3, TOKENS, generator=generator)
-    positions = torch.arange(TOKENS)
-    recorded = Recorded(of_tokens[0], of_tokens[1], -of_tokens[2], positions, -of_tokens[2])
-    return Targets(support[:, 0], support, log_q, recorded)
+    share = -of_tokens[2]
+    recorded = Recorded(
+        log_p=of_tokens[0],
+        log_q=of_tokens[1],
+        entropy=share,
+        position=torch.arange(TOKENS),
+        before=share,
+        less_likely=share,
+    )
+    return Targets(support[:, 0], support, recorded, log_q)
 
 
 def reset_peak() -> int:

@@ -27,6 +27,7 @@ from orchestrator.policy.spec import (
     ForwardKL,
     Fusion,
     JensenShannon,
+    LowestShare,
     Mixture,
     Objective,
     Proximal,
@@ -42,7 +43,6 @@ from orchestrator.policy.spec import (
     Tempered,
     Term,
     TrustRegion,
-    Unlikely,
 )
 from orchestrator.rules import MOST, Count, Number, Positive, entry
 
@@ -534,12 +534,12 @@ METHODS: dict[str, Method] = {
         "Control: fixed negative advantage, no teacher",
         "No teacher",
         {
-            "below": Knob(
-                "Tokens that the student gave a probability below this are pushed down.",
+            "share": Knob(
+                "Share of each response's tokens, its least likely ones, that are pushed down.",
                 Annotated[Number, Field(gt=0, lt=1)],
             ),
         },
-        objective=_of_terms(lambda knobs: Term(FixedAdvantage(-1.0), Unlikely(knobs["below"]))),
+        objective=_of_terms(lambda knobs: Term(FixedAdvantage(-0.5), LowestShare(knobs["share"]))),
     ),
     "sft_only": Method(
         "Control: SFT on teacher responses",
@@ -567,6 +567,15 @@ def response_limit(method: str | None, knobs: Knobs, step: int, longest: int) ->
 def needs_teacher(method: str | None, knobs: Knobs, step: int) -> bool:
     """Whether optimizer step k ≥ 0 of a trial samples from a law of student and teacher."""
     return behavior_at(method, knobs, step).needs_teacher
+
+
+def is_scored(method: str, knobs: Knobs, step: int, steps: int) -> bool:
+    """Whether the teacher scores the rollouts of optimizer step k of N: its law or loss needs it.
+
+    Every `training.objective` compares with the teacher, so the default one stands for all.
+    """
+    goal = METHODS[method].objective(knobs, Training(), step, steps)
+    return goal.needs_teacher or needs_teacher(method, knobs, step)
 
 
 def supervised_updates(method: str | None, knobs: Knobs) -> int | None:

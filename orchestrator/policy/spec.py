@@ -208,10 +208,17 @@ class TokenWeight(Protocol):
     `policy.token_weights.weigh` computes it. It has no gradient.
     """
 
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether it depends on the teacher's scores."""
+        ...
+
 
 @dataclass(frozen=True)
 class Everywhere:
     """1 at every token."""
+
+    needs_teacher = False
 
 
 @dataclass(frozen=True)
@@ -220,6 +227,7 @@ class TeacherUncertain:
 
     nats: float
     inverted: bool = False
+    needs_teacher = True
 
 
 @dataclass(frozen=True)
@@ -233,6 +241,7 @@ class TeacherKeeps:
 
     inverted: bool = False
     after: int = 0
+    needs_teacher = True
 
 
 @dataclass(frozen=True)
@@ -240,6 +249,7 @@ class First:
     """1 at the first `tokens` positions of a response, else 0."""
 
     tokens: int
+    needs_teacher = False
 
 
 @dataclass(frozen=True)
@@ -247,13 +257,19 @@ class TeacherPrefers:
     """1 where log q(y) > log p(y) at the sampled token y, else 0; `inverted` exchanges the two."""
 
     inverted: bool = False
+    needs_teacher = True
 
 
 @dataclass(frozen=True)
-class Unlikely:
-    """1 where the student gave the sampled token a probability below `probability`, else 0."""
+class LowestShare:
+    """1 at the ⌈`share`·length⌉ least likely tokens of each response, else 0; 0 < `share` < 1.
 
-    probability: float
+    The student that sampled a response says how likely its tokens are. Of equally likely tokens
+    the earlier one goes first.
+    """
+
+    share: float
+    needs_teacher = False
 
 
 @dataclass(frozen=True)
@@ -264,6 +280,7 @@ class FallingWithDiscrepancy:
     """
 
     most: float
+    needs_teacher = True
 
 
 @dataclass(frozen=True)
@@ -273,6 +290,11 @@ class Term:
     loss: Loss = ReverseKL()
     where: TokenWeight = Everywhere()
     factor: float = 1.0
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether its value depends on the teacher's scores."""
+        return self.where.needs_teacher or not isinstance(self.loss, FixedAdvantage)
 
 
 @dataclass(frozen=True)
@@ -293,3 +315,8 @@ class Objective:
         """Whether the logits of the support's ids are all that the loss needs."""
         divergences = all(isinstance(term.loss, Divergence) for term in self.terms)
         return self.name == "renormalized" and divergences
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether the loss depends on the teacher's scores; a step without them saves a pass."""
+        return self.name != "nll" and any(term.needs_teacher for term in self.terms)

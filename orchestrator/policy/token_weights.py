@@ -15,22 +15,23 @@ from orchestrator.policy.spec import (
     Everywhere,
     FallingWithDiscrepancy,
     First,
+    LowestShare,
     TeacherKeeps,
     TeacherPrefers,
     TeacherUncertain,
-    Unlikely,
 )
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Numbers at the sampled tokens, each (N,)."""
+    """Numbers at the sampled tokens, each (N,); those of the teacher are NaN without scores."""
 
     log_p: Tensor  # under the student that sampled, nats
     log_q: Tensor  # under the teacher, nats
     entropy: Tensor  # H(q), nats
     position: Tensor  # of the token in its response, from 0
     before: Tensor  # share in [0, 1] of the response's discrepancy that lies before the token
+    less_likely: Tensor  # share in [0, 1) of the response's tokens that are less likely under p
 
 
 def discrepancy_before(log_p: Tensor, log_q: Tensor, mask: Tensor) -> Tensor:
@@ -41,6 +42,19 @@ def discrepancy_before(log_p: Tensor, log_q: Tensor, mask: Tensor) -> Tensor:
     gaps = torch.where(mask, (log_q - log_p).abs(), 0.0)
     total = gaps.sum(-1, keepdim=True)
     return (gaps.cumsum(-1) - gaps) / torch.where(total > 0, total, 1.0)
+
+
+def share_less_likely(log_p: Tensor, mask: Tensor) -> Tensor:
+    """Share of each response's tokens that are less likely than the token: (B, T) → (B, T).
+
+    `mask` is True at response positions. Of equally likely tokens the earlier one counts as less
+    likely. The shares are float64: rank ÷ length is then below a share such as 0.2 exactly where
+    the rank is below 0.2·length, which the product in floating point may miss.
+    """
+    order = torch.where(mask, log_p, torch.inf).argsort(dim=-1, stable=True)
+    rank = torch.empty_like(order)
+    rank.scatter_(-1, order, torch.arange(order.shape[-1]).expand_as(order))
+    return rank.double() / mask.sum(-1, keepdim=True)
 
 
 @singledispatch
@@ -79,8 +93,8 @@ def _teacher_prefers(where: TeacherPrefers, recorded: Recorded) -> Tensor:
 
 
 @weigh.register
-def _unlikely(where: Unlikely, recorded: Recorded) -> Tensor:
-    return (recorded.log_p.exp() < where.probability).to(recorded.log_p.dtype)
+def _lowest_share(where: LowestShare, recorded: Recorded) -> Tensor:
+    return (recorded.less_likely < where.share).to(recorded.log_p.dtype)
 
 
 @weigh.register

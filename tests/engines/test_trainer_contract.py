@@ -33,6 +33,7 @@ from orchestrator.policy.spec import (
     First,
     FixedAdvantage,
     ForwardKL,
+    LowestShare,
     Objective,
     Proximal,
     SampledToken,
@@ -65,6 +66,8 @@ GOALS += [  # losses that weigh tokens by what was recorded with them
     Objective("tail", Proximal(0.5), (Term(SampledToken(1.0), TeacherKeeps()),)),
     Objective("tail", terms=(Term(where=TeacherKeeps(after=2)), Term(FixedAdvantage(1), First(2)))),
 ]
+WITHOUT_TEACHER = Objective("tail", terms=(Term(FixedAdvantage(-0.5), LowestShare(0.4)),))
+GOALS.append(WITHOUT_TEACHER)
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -
 def train(
     trainer: Trainer, rollouts: Rollouts, goal: Objective, steps: range
 ) -> list[dict[str, float]]:
-    scores = None if goal.name == "nll" else rollouts.teacher
+    scores = rollouts.teacher if goal.needs_teacher else None
     return [trainer.step(rollouts, scores, goal, step) for step in steps]
 
 
@@ -201,6 +204,20 @@ def test_five_steps_towards_any_objective(
     engines: Engines, kind: Kind, pair: Path, goal: Objective
 ) -> None:
     assert_trains_as_the_reference(engines, kind, pair, goal)
+
+
+@each_trainer
+def test_scores_change_nothing_of_a_loss_that_needs_none(
+    engines: Engines, kind: Kind, pair: Path
+) -> None:
+    rollouts = sampled(pair)
+    updated = []
+    for scores in (rollouts.teacher, None):
+        trainer = engines.open(kind, job(pair)).trainer()
+        updated.append((trainer.step(rollouts, scores, WITHOUT_TEACHER, 0), weights(trainer)))
+    (scored, with_scores), (unscored, without) = updated
+    assert unscored == {name: scored[name] for name in ("loss", "grad_norm", "lr")}
+    assert_close(without, with_scores, 0)
 
 
 @each_trainer

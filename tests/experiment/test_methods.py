@@ -16,6 +16,7 @@ from orchestrator.experiment.methods import (
     annealed_veto,
     behavior_at,
     falling_prefix,
+    is_scored,
     known_method,
     method_key,
     method_label,
@@ -32,6 +33,7 @@ from orchestrator.policy.spec import (
     ForwardKL,
     Fusion,
     JensenShannon,
+    LowestShare,
     Mixture,
     Objective,
     Proximal,
@@ -47,7 +49,6 @@ from orchestrator.policy.spec import (
     Tempered,
     Term,
     TrustRegion,
-    Unlikely,
 )
 from orchestrator.workers.engines import lora_of
 from tests.policy.reference import PAPER_BUDGETS
@@ -250,8 +251,8 @@ OTHER_OBJECTIVES: dict[str, tuple[dict[str, float], Objective]] = {  # at step 3
     "forward_kl": ({}, Objective("renormalized", terms=(Term(ForwardKL()),))),
     "sampled_token": ({"clip": 5.0}, Objective("renormalized", terms=(Term(SampledToken(5.0)),))),
     "fixed_advantage": (
-        {"below": 0.2},
-        Objective("renormalized", terms=(Term(FixedAdvantage(-1.0), Unlikely(0.2)),)),
+        {"share": 0.2},
+        Objective("renormalized", terms=(Term(FixedAdvantage(-0.5), LowestShare(0.2)),)),
     ),
     "sft_only": ({}, Objective("nll")),
 }
@@ -263,6 +264,19 @@ def test_objectives() -> None:
     for key, method in METHODS.items():
         knobs, expected = OTHER_OBJECTIVES.get(key, ({}, Objective("renormalized")))
         assert method.objective(knobs, training, 30, 60) == expected
+
+
+def test_the_teacher_scores_every_step_of_all_methods_but_one() -> None:
+    seen = set()
+    for name in ("quickstart", "rivals"):
+        for unit in expand(load_experiment(ROOT / "experiments" / f"{name}.yaml")):
+            if unit.method is None:
+                continue
+            seen.add(unit.method)
+            for step in (0, unit.steps - 1):
+                scored = is_scored(unit.method, unit.knobs, step, unit.steps)
+                assert scored is (unit.method != "fixed_advantage"), unit.method
+    assert seen == METHODS.keys()
 
 
 def test_the_weight_of_the_teacher_falls_to_nothing() -> None:

@@ -6,16 +6,22 @@ The trainer passes the head, and alone knows how the model is spread over device
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from orchestrator.engines.common.head_loss import summed_loss
+from orchestrator.engines.common.packing import response_tokens
 from orchestrator.policy import objective
 from orchestrator.policy.spec import Divergence, Everywhere, Objective
-from orchestrator.policy.token_weights import Recorded, discrepancy_before, weigh
+from orchestrator.policy.token_weights import (
+    Recorded,
+    discrepancy_before,
+    share_less_likely,
+    weigh,
+)
 from orchestrator.policy.vocabulary import NEG_INF, TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
 
@@ -24,29 +30,41 @@ MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
 
 @dataclass(frozen=True)
 class Targets:
-    """Training targets of the N tokens of a micro-batch; without a teacher for `nll`."""
+    """Training targets of the N tokens of a micro-batch; `log_q` is None without scores."""
 
     tokens: Tensor  # (N,)
     support: Tensor  # (N, K)
+    recorded: Recorded  # each (N,)
     log_q: Tensor | None = None  # (N, K)
-    recorded: Recorded | None = None  # each (N,)
 
     @staticmethod
-    def gather(
-        rollouts: Rollouts, scores: TeacherScores | None, rows: Tensor, positions: Tensor
-    ) -> Targets:
-        """Gather the targets at `positions` (N,) of the responses `rows` (N,)."""
-        at = rows, positions
-        tokens = rollouts.tokens_BT[at]
-        support = rollouts.support_ids_BTK[at]
-        if scores is None:
-            return Targets(tokens, support)
-        log_p = rollouts.student_BT
-        log_q = scores.token_BT
-        # A sum over all earlier tokens of a response, so it takes whole rows and not the targets.
-        before = discrepancy_before(log_p, log_q, rollouts.mask_BT)
-        recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], positions, before[at])
-        return Targets(tokens, support, scores.support_BTK[at], recorded)
+    def gather(rollouts: Rollouts, scores: TeacherScores | None, group: Sequence[int]) -> Targets:
+        """Gather the targets at all response tokens of the rows in `group`, row by row."""
+        batch_rows = torch.tensor(group, dtype=torch.long)
+        log_p = rollouts.student_BT[batch_rows]
+        mask = rollouts.mask_BT[batch_rows]
+        # Only a loss that needs no teacher comes without scores, and it never reads these.
+        log_q = entropy = torch.full_like(log_p, torch.nan)
+        if scores is not None:
+            log_q, entropy = scores.token_BT[batch_rows], scores.entropy_BT[batch_rows]
+        rows, positions = response_tokens(rollouts.lengths_B[batch_rows], range(len(batch_rows)))
+        at = batch_rows[rows], positions
+        # Both compare a token with the others of its response, so they take whole responses: the
+        # result does not depend on how the batch is cut.
+        before = discrepancy_before(log_p, log_q, mask)
+        less_likely = share_less_likely(log_p, mask)
+        recorded = Recorded(
+            log_p=log_p[rows, positions],
+            log_q=log_q[rows, positions],
+            entropy=entropy[rows, positions],
+            position=positions,
+            before=before[rows, positions],
+            less_likely=less_likely[rows, positions],
+        )
+        support_log_q = None if scores is None else scores.support_BTK[at]
+        return Targets(
+            rollouts.tokens_BT[at], rollouts.support_ids_BTK[at], recorded, support_log_q
+        )
 
     def to(self, device: torch.device) -> Targets:
         """The same on another device."""
@@ -59,10 +77,9 @@ class Targets:
     def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
         tokens = change(self.tokens)
         support = change(self.support)
-        if self.log_q is None or self.recorded is None:
-            return Targets(tokens, support)
         recorded = Recorded(*map(change, vars(self.recorded).values()))
-        return Targets(tokens, support, change(self.log_q), recorded)
+        log_q = None if self.log_q is None else change(self.log_q)
+        return Targets(tokens, support, recorded, log_q)
 
 
 def summed_objective(
@@ -94,7 +111,7 @@ def summed_masses(
 ) -> dict[str, float]:
     """Σ over tokens of the support's masses, M of the student and Q of the teacher.
 
-    Empty without a teacher. M is scaled up from an even subsample of the tokens, since only M needs
+    Empty without scores. M is scaled up from an even subsample of the tokens, since only M needs
     logits over the full vocabulary. `head` has the dtype of `hidden`.
     """
     if targets.log_q is None:
@@ -126,12 +143,14 @@ def support_losses(
     A goal that is `on_support` needs no log p of the tokens. It renormalises log p on the support,
     so that a constant may be added to a token's log p: raw logits serve as well.
     """
-    assert targets.log_q is not None
-    assert targets.recorded is not None
-    target = objective.target_of(goal.target, goal.name, log_p, targets.log_q)
+    assert targets.log_q is not None or not goal.needs_teacher
+    target = None
+    if targets.log_q is not None:
+        target = objective.target_of(goal.target, goal.name, log_p, targets.log_q)
     total = None
     for term in goal.terms:
         if isinstance(term.loss, Divergence):
+            assert target is not None
             losses = objective.token_loss(goal.name, log_p, target, term.loss)
         else:
             assert of_tokens is not None

@@ -18,7 +18,7 @@ from orchestrator.config import Optimizer
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
 from orchestrator.engines.common.learning_rate import learning_rate
 from orchestrator.engines.common.offload import Offload
-from orchestrator.engines.common.packing import inputs, micro_batches, response_tokens
+from orchestrator.engines.common.packing import inputs, micro_batches
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
 from orchestrator.engines.common.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.engines.interface import Lora, WeightsRef
@@ -126,9 +126,7 @@ class TorchTrainer:
         given = inputs(prompts, responses, self._device, self._passes.packed)
         with torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             hidden = self._student.predicting(given)
-        targets = Targets.gather(rollouts, scores, *response_tokens(rollouts.lengths_B, group)).to(
-            self._device
-        )
+        targets = Targets.gather(rollouts, scores, group).to(self._device)
         head, space = self._student.model.lm_head.weight, self._student.space
         loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from orchestrator.engines.common.packing import Inputs, inputs, micro_batches, response_tokens
+from orchestrator.engines.common.packing import Inputs, inputs, micro_batches
 from orchestrator.engines.common.rollout_loss import Targets
 from orchestrator.rollouts import Rollouts, TeacherScores
 
@@ -62,7 +62,7 @@ def _micro_batch(rollouts: Rollouts, scores: TeacherScores | None, group: list[i
         group,
         [rollouts.requests[row].prompt_ids for row in group],
         [rollouts.response(row) for row in group],
-        Targets.gather(rollouts, scores, *response_tokens(rollouts.lengths_B, group)),
+        Targets.gather(rollouts, scores, group),
     )
 
 

@@ -37,6 +37,7 @@ from orchestrator.policy.spec import (
     ForwardKL,
     JensenShannon,
     Loss,
+    LowestShare,
     Objective,
     Proximal,
     ReverseKL,
@@ -46,7 +47,6 @@ from orchestrator.policy.spec import (
     TeacherUncertain,
     Term,
     TrustRegion,
-    Unlikely,
 )
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
@@ -71,7 +71,7 @@ for support in ("renormalized", "tail", "truncated"):
         Objective(support, terms=(Term(), uncertain)),
         Objective(support, terms=(kept, Term(ForwardKL(), outside))),
         Objective(support, terms=(Term(ReverseKL(), FallingWithDiscrepancy(1.5)),)),
-        Objective(support, terms=(Term(FixedAdvantage(-0.2), Unlikely(0.2)),)),
+        Objective(support, terms=(Term(FixedAdvantage(-0.5), LowestShare(0.4)),)),
         Objective(
             support,
             terms=(
@@ -108,10 +108,13 @@ def token_losses(
     size = tiny.VALID - 1 if goal.name == "full" else TOP_K
     rows = zip(log_p.exp(), log_q.exp(), start.topk(size).indices, start.exp(), tokens, strict=True)
     gaps = [abs(float(log_q[t, y] - start[t, y])) for t, y in enumerate(tokens)]
+    chances = [float(start[t, y]) for t, y in enumerate(tokens)]
+    unlikely_first = sorted(range(len(tokens)), key=chances.__getitem__)
     losses = []
     for t, (p, q, support, old, token) in enumerate(rows):
         before = sum(gaps[:t]) / sum(gaps)
-        losses.append(token_loss(goal, p, q, support, old, token, before, t))
+        rank = unlikely_first.index(t), len(tokens)
+        losses.append(token_loss(goal, p, q, support, old, token, before, t, rank))
     return torch.stack(losses)
 
 
@@ -124,10 +127,12 @@ def token_loss(
     token: int,
     before: float,
     position: int,
+    rank: tuple[int, int],
 ) -> Tensor:
     """Loss at one prefix by the definitions: p, q and the p it was sampled from, (V,).
 
-    `before` is the share of the response's discrepancy that lies before the token.
+    `before` is the share of the response's discrepancy that lies before the token. `rank` is the
+    number of less likely tokens of the response, and the number of all.
     """
     total = torch.zeros((), dtype=p.dtype)
     entropy = float(-(q[q > 0] * q[q > 0].log()).sum())
@@ -142,8 +147,8 @@ def token_loss(
                 weight = float(position < tokens)
             case FallingWithDiscrepancy(most):
                 weight = most - (most - 1) * before
-            case Unlikely(probability):
-                weight = float(old[token] < probability)
+            case LowestShare(share):
+                weight = float(rank[0] < math.ceil(share * rank[1]))
             case _:
                 weight = 1.0
         match term.loss:
