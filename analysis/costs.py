@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
@@ -117,18 +117,19 @@ def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     run = study.reader(unit)
     placement, clocked = placement_of(unit, run), _seconds_by_step(run)
     seconds = _all_of([clocked.get(str(before)) for before in range(step)])
-    tokens = judged = None
-    tokens_by_step, judged_by_step = _tokens(run)
-    if len(tokens_by_step) >= step:
-        tokens = _all_of(tokens_by_step[:step])
-        judged = _all_of(judged_by_step[:step])
+    tokens = decoded = judged = None
+    steps = _tokens(run)
+    if len(steps) >= step:
+        tokens = _all_of([of_step.responses for of_step in steps[:step]])
+        decoded = _all_of([of_step.student for of_step in steps[:step]])
+        judged = _all_of([of_step.teacher for of_step in steps[:step]])
     # The supervised stage learns from answers that the teacher decodes and does not score.
     nothing = None if tokens is None else 0.0
     supervised = unit.is_supervised
     return TrainingCost(
         seconds=seconds,
         device_seconds=None if seconds is None else seconds * (placement.gpus or placement.cpus),
-        student_tokens=nothing if supervised else judged,
+        student_tokens=nothing if supervised else decoded,
         teacher_scored=nothing if supervised else judged,
         teacher_decoded=tokens if supervised else nothing,
         supervised_updates=float(step if supervised else 0),
@@ -193,7 +194,7 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
     """The cost of one unit so far; its evaluations include fresh samples."""
     run = study.reader(unit)
     clocked = phase_seconds(run)
-    tokens, judged = _tokens(run)
+    steps = _tokens(run)
     evaluated = []
     for ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
         for evaluation_id in ids.values():
@@ -205,9 +206,9 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
         seconds=clocked.seconds,
         timed_steps=clocked.steps,
         repeated=clocked.repeated,
-        training_tokens=_sum(tokens),
+        training_tokens=_sum([of_step.responses for of_step in steps]),
         # A supervised stage has no rollouts that the teacher could judge.
-        teacher_positions=_sum(judged) if unit.is_trial else None,
+        teacher_positions=_sum([of_step.teacher for of_step in steps]) if unit.is_trial else None,
         evaluation_tokens=_sum(evaluated),
     )
 
@@ -259,23 +260,29 @@ def _seconds_by_step(run: RunReader) -> dict[str, float]:
     return run.derived(TIMING, "seconds by step", read)
 
 
-def _tokens(run: RunReader) -> tuple[list[int | None], list[int | None]]:
-    """For each step the tokens of its responses, and the positions that the teacher judged."""
+class _StepTokens(NamedTuple):
+    """Tokens of a step: of its responses, decoded by the student, and judged by the teacher."""
 
-    def read() -> list[tuple[int | None, int | None]]:
+    responses: int | None
+    student: int | None
+    teacher: int | None
+
+
+def _tokens(run: RunReader) -> list[_StepTokens]:
+    """The tokens of each step."""
+
+    def read() -> list[_StepTokens]:
         steps = []
         for row in run.metrics():
             tokens = row.get("response_tokens")
             # The teacher judges every token of a finished response, unless it judged the drafts
-            # while decoding.
-            steps.append((tokens, row.get("teacher_positions", tokens)))
+            # while decoding, or nothing: then the step logged no entropy of it.
+            decoded = row.get("teacher_positions", tokens)
+            judged = decoded if "teacher_entropy" in row else 0
+            steps.append(_StepTokens(tokens, decoded, judged))
         return steps
 
-    tokens, judged = [], []
-    for of_step in run.derived(METRICS, "tokens and judged positions by step", read):
-        tokens.append(of_step[0])
-        judged.append(of_step[1])
-    return tokens, judged
+    return [_StepTokens(*of_step) for of_step in run.derived(METRICS, "tokens by step", read)]
 
 
 def _present(values: Sequence[float | None]) -> list[float]:

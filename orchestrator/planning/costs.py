@@ -77,13 +77,14 @@ class StepWork(NamedTuple):
 
     `kind` is BLENDED, PLAIN or SUPERVISED. Responses are cut after `limit` tokens; None stands for
     the setup's limit. While blending, the teacher itself writes a `share` of the responses, or the
-    first `prefix` tokens of each.
+    first `prefix` tokens of each. A PLAIN step is `scored` by the teacher unless its loss needs none.
     """
 
     kind: str
     limit: int | None = None
     share: float = 0.0
     prefix: int = 0
+    scored: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +132,15 @@ class SetupCosts:
         return RATES[self.engine].start_s
 
     def step(
-        self, kind: str, limit: int | None = None, share: float = 0.0, prefix: int = 0
+        self,
+        kind: str,
+        limit: int | None = None,
+        share: float = 0.0,
+        prefix: int = 0,
+        scored: bool = True,
     ) -> Mapping[str, Range]:
         """Seconds of one training step by phase of training; its work as in `StepWork`."""
-        work = StepWork(kind, limit, share, prefix)
+        work = StepWork(kind, limit, share, prefix, scored)
         if work not in self._steps:
             responses, seconds = sequences_per_step(self.setup.training), dict[str, Range]()
 
@@ -235,7 +241,7 @@ class SetupCosts:
             learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
             return 6 * self.student.parameters * tokens / learned
         # Blended rollouts bring their scores, and the supervised stage needs none.
-        if work.kind != PLAIN:
+        if work.kind != PLAIN or not work.scored:
             return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
         return 2 * self.teacher.parameters * tokens / scored

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from orchestrator.experiment.methods import METHODS, behavior_at, needs_teacher, response_limit
+from orchestrator.experiment.methods import (
+    METHODS,
+    behavior_at,
+    is_scored,
+    needs_teacher,
+    response_limit,
+)
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.costs import SUPERVISED, StepWork
 from orchestrator.policy.spec import Fusion, TeacherPrefix, TeacherSequences
@@ -58,7 +64,7 @@ def _of_trial(
     works: Counter[StepWork] = Counter()
     for begin, end in ((first, online), (max(first, online), steps)):
         if begin < end:
-            works[_work(method, dict(knobs), begin, longest)] += end - begin
+            works[_work(method, dict(knobs), begin, steps, longest)] += end - begin
     return works
 
 
@@ -71,14 +77,17 @@ def _differ(method: str, knobs: dict[str, Any]) -> bool:
 
 @lru_cache(maxsize=2**12)
 def _each_step(method: str, knobs: Knobs, steps: int, longest: int) -> tuple[StepWork, ...]:
-    return tuple(_work(method, dict(knobs), step, longest) for step in range(steps))
+    return tuple(_work(method, dict(knobs), step, steps, longest) for step in range(steps))
 
 
-def _work(method: str | None, knobs: dict[str, Any], step: int, longest: int) -> StepWork:
+def _work(
+    method: str | None, knobs: dict[str, Any], step: int, steps: int, longest: int
+) -> StepWork:
     behavior = behavior_at(method, knobs, step)
     limit = response_limit(method, knobs, step, longest)
     kind = BLENDED if behavior.needs_teacher else PLAIN
-    work = StepWork(kind, None if limit == longest else limit)
+    scored = method is None or is_scored(method, knobs, step, steps)
+    work = StepWork(kind, None if limit == longest else limit, scored=scored)
     match behavior:
         case TeacherSequences(share):
             return work._replace(share=share)

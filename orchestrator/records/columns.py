@@ -20,7 +20,7 @@ class Steps(Enum):
     """Which training steps log a column."""
 
     ALL = "every step, also one of the supervised stage"
-    DISTILLED = "steps that a teacher scores: all but those of the supervised stage"
+    SCORED = "steps that a teacher scores: not the supervised stage, nor a loss without a teacher"
     BLENDED = "steps whose behavior asks the teacher while decoding"
     MEASURED = "steps whose behavior's law measures it: the key is in `Behavior.measures`"
 
@@ -100,29 +100,29 @@ COLUMNS: Mapping[str, Column] = {
     # rewards: `trial/diagnostics.py`; M and Q, over the student's top-k support:
     # `engines/torch/trainer.py`.
     "support_mass_student": Column(
-        "Probability M of the student on the support, mean over tokens.", "share", Steps.DISTILLED,
+        "Probability M of the student on the support, mean over tokens.", "share", Steps.SCORED,
         panel="mass of the support, student M and teacher Q",
         figure="student mass $M$ (%)", heading="M (%)", decimals=2,
     ),
     "support_mass_teacher": Column(
-        "Probability Q of the teacher on the support, mean over tokens.", "share", Steps.DISTILLED,
+        "Probability Q of the teacher on the support, mean over tokens.", "share", Steps.SCORED,
         panel="mass of the support, student M and teacher Q",
         figure="teacher mass $Q$ (%)", heading="Q (%)", decimals=2,
     ),
     "support_overlap": Column(
-        "Part of the support that is in the teacher's own top k, mean over tokens.", "share", Steps.DISTILLED,
+        "Part of the support that is in the teacher's own top k, mean over tokens.", "share", Steps.SCORED,
         panel="overlap of both supports", figure="support overlap (%)", heading="Overlap (%)", decimals=1,
     ),
     "support_auroc": Column(
         "Probability that a correct response has a higher mean log q − log p than an incorrect one.", "",
-        Steps.DISTILLED, panel="AUROC of log q − log p for the reward",
+        Steps.SCORED, panel="AUROC of log q − log p for the reward",
     ),
     "teacher_entropy": Column(
-        "Entropy of the teacher at the visited prefixes, mean over tokens.", "nats", Steps.DISTILLED,
+        "Entropy of the teacher at the visited prefixes, mean over tokens.", "nats", Steps.SCORED,
         panel="entropy of the teacher at visited prefixes, nats",
     ),
     "teacher_log_prob": Column(
-        "log q of the sampled token, mean over tokens.", "nats", Steps.DISTILLED,
+        "log q of the sampled token, mean over tokens.", "nats", Steps.SCORED,
         panel="log-probability of sampled tokens",
     ),
     "student_log_prob": Column(
@@ -152,10 +152,14 @@ COLUMNS: Mapping[str, Column] = {
 }  # fmt: skip
 
 
-def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
-    """Keys that a step of distillation logs, by its `policy.spec.Behavior`."""
-    logged = {Steps.ALL, Steps.DISTILLED}
+def columns_of_step(
+    needs_teacher: bool, measures: Collection[str], scored: bool = True
+) -> set[str]:
+    """Keys that a step of distillation logs, by its `policy.spec.Behavior` and its scores."""
+    logged = {Steps.ALL}
     keys: set[str] = set()
+    if scored:
+        logged.add(Steps.SCORED)
     if needs_teacher:
         logged.add(Steps.BLENDED)
         keys |= set(measures)
@@ -175,7 +179,7 @@ START, TRAIN, EVALUATE = "start", "train", "evaluate"
 EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
 # The parts of a training step: keys of a TRAIN row, in seconds. SCORE is the time of the teacher's
 # scoring that the grading beside it does not hide. It is next to nothing after a blended rollout,
-# which the teacher scored while decoding, and no key of a step of the supervised stage.
+# which the teacher scored while decoding, and no key of a step that the teacher does not score.
 ROLLOUT, SCORE, REWARD, LEARN = "rollout", "score", "reward", "learn"
 STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     ROLLOUT: "seconds of a rollout",

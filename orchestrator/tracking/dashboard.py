@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.methods import behavior_at
+from orchestrator.experiment.methods import behavior_at, is_scored
 from orchestrator.experiment.units import Unit, digest
 from orchestrator.records.columns import COLUMNS, LEARN, ROLLOUT, SCORE, STEP_PARTS, columns_of_step
 from orchestrator.selection.study import Study
@@ -156,14 +156,15 @@ def _sections(study: Study) -> Iterator[ws.Section]:
 
 def logged_columns(units: Sequence[Unit]) -> set[str]:
     """Columns of `metrics.jsonl` that some training step of the trials logs."""
-    behaviors = set()
+    kinds = set()
     for unit in units:
-        if unit.is_trial:
+        if unit.method is not None and unit.is_trial:
             for step in range(unit.steps):
-                behaviors.add(behavior_at(unit.method, unit.knobs, step))
+                scored = is_scored(unit.method, unit.knobs, step, unit.steps)
+                kinds.add((behavior_at(unit.method, unit.knobs, step), scored))
     columns: set[str] = set()
-    for behavior in behaviors:
-        columns |= columns_of_step(behavior.needs_teacher, behavior.measures)
+    for behavior, scored in kinds:
+        columns |= columns_of_step(behavior.needs_teacher, behavior.measures, scored)
     return columns
 
 

@@ -79,16 +79,17 @@ class TrainingStep:
             )
         digest = sampled.get()
         clock.lap(ROLLOUT)
-        # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in its
-        # own process scores while this process grades, so `score` is the time that grading does not
-        # hide.
+        # Blended rollouts bring their scores; the supervised stage and a loss without a teacher need
+        # none. A teacher in its own process scores while this process grades, so `score` is the
+        # time that grading does not hide.
+        goal = self.objective(step)
         scores = None
         scored = None
-        if not unit.is_supervised:
-            if digest.scores is None:
-                self.start(step, teacher=roles.teacher)
-                clock.skip()
-                scores, scored = roles.teacher.score(rollouts)
+        if digest.scores is None and goal.needs_teacher:
+            self.start(step, teacher=roles.teacher)
+            clock.skip()
+            scores, scored = roles.teacher.score(rollouts)
+        if digest.scores is not None or scored is not None:
             clock.lap(SCORE)
         texts, rewards = self.rewards(requests, digest, prompts)
         clock.lap(REWARD)
@@ -96,7 +97,7 @@ class TrainingStep:
         if scored is not None:
             judged = scored.get()
             clock.lap(SCORE)
-        learned = roles.learner.step(rollouts, scores, self.objective(step), step).get()
+        learned = roles.learner.step(rollouts, scores, goal, step).get()
         _check_finite(learned)
         clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis import frames
-from analysis.costs import MEASURES, amount_text, training_cost
+from analysis.costs import MEASURES, amount_text, training_cost, unit_cost
 from analysis.figures import cost
 from analysis.figures.catalog import pictures
 from analysis.scores.candidates import select
@@ -31,6 +31,7 @@ SCORES = {  # step → correct of 4 samples on the two benchmarks
     "vanilla": {20: [1, 1], 40: [2, 2], 60: [3, 3]},
     "trust_region": {20: [1, 1], 40: [3, 3], 60: [4, 4]},
     "sft_warmup": {20: [2, 2], 40: [2, 2], 60: [4, 4]},
+    "fixed_advantage": {20: [1, 1], 40: [0, 0], 60: [0, 0]},
 }
 
 
@@ -39,7 +40,8 @@ def log(runs: Path, unit: Unit, seconds: float) -> None:
     rows = []
     for step in range(unit.steps):
         drafts = {"teacher_positions": DRAFTS} if unit.method == "trust_region" else {}
-        rows.append({"step": step, "response_tokens": TOKENS, **drafts})
+        scored = {} if unit.method == "fixed_advantage" else {"teacher_entropy": 0.5}
+        rows.append({"step": step, "response_tokens": TOKENS, **scored, **drafts})
     with closing(RunWriter(runs, unit.id)) as run:
         run.describe({}, dict)
         run.append("metrics.jsonl", rows)
@@ -52,7 +54,12 @@ def log(runs: Path, unit: Unit, seconds: float) -> None:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    experiment, expanded = quickstart("methods.trust_region={epsilon0: [0.01], K: [12]}")
+    return made(tmp_path, "methods.trust_region={epsilon0: [0.01], K: [12]}")
+
+
+def made(tmp_path: Path, override: str) -> Study:
+    """The quickstart's methods of SCORES with one that is changed or added, after its training."""
+    experiment, expanded = quickstart(override)
     units = [
         unit for unit in expanded if unit.is_supervised or (unit.method or unit.kind) in SCORES
     ]
@@ -150,6 +157,22 @@ def test_a_method_that_has_no_checkpoint_at_that_cost(study: Study) -> None:
         20,
         {"vanilla": "", "trust_region": "", "sft_warmup": "before its first checkpoint"},
     )
+
+
+def test_a_method_that_asks_no_teacher_takes_no_tokens_of_it(tmp_path: Path) -> None:
+    study = made(tmp_path, "methods.fixed_advantage={share: [0.2]}")
+    control = unit_of(study, "fixed_advantage")
+    cost = training_cost(study, control, 20)
+    assert (cost.student_tokens, cost.teacher_scored, cost.teacher_decoded) == (20 * TOKENS, 0, 0)
+    of_unit = unit_cost(study, control)
+    assert (of_unit.training_tokens, of_unit.teacher_positions) == (60 * TOKENS, 0)
+    [by_teacher] = cost_tables(study, select(study), "teacher_tokens")
+    why_not = {row.method: row.why_not for row in by_teacher.rows}
+    assert why_not.pop("fixed_advantage") == "none taken"
+    assert not any(why_not.values())
+    assert by_teacher.amount == 60 * TOKENS
+    [by_student] = cost_tables(study, select(study), "student_tokens")
+    assert not any(row.why_not for row in by_student.rows)
 
 
 def test_times_on_other_hardware_are_not_compared(study: Study) -> None:

@@ -67,6 +67,17 @@ def test_a_step_that_is_cut_early_costs_its_own_tokens(scenario: Scenario) -> No
         )
 
 
+def test_a_loss_without_a_teacher_is_planned_without_its_scores() -> None:
+    whole = known(only("vanilla").resources.gpu_hours)
+    control = known(only("fixed_advantage").resources.gpu_hours)
+    for scenario in SCENARIOS:
+        assert control[SCORE].at(scenario) == 0 < whole[SCORE].at(scenario)
+        for phase in (ROLLOUT, LEARN):
+            assert control[phase].at(scenario) == whole[phase].at(scenario) > 0
+    [step] = work_of_kind(only("fixed_advantage").unit, PLAIN, LIMIT)
+    assert step == StepWork(PLAIN, scored=False)
+
+
 def test_horizons_sample_less_in_the_order_of_their_tokens() -> None:
     hours = []
     for method in ("prefix_horizon", "growing_horizon", "vanilla"):

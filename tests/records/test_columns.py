@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.policy import laws, spec
-from orchestrator.policy.spec import Behavior, Objective
+from orchestrator.policy.spec import Behavior, FixedAdvantage, LowestShare, Objective, Student, Term
 from orchestrator.records.columns import COLUMNS, Steps, columns_of_step
 from orchestrator.rollouts import Rollouts
 from orchestrator.trial.diagnostics import step_metrics
@@ -33,7 +33,7 @@ class Step:
     def logged(self, rollouts: Rollouts, digest: RolloutDigest, goal: Objective) -> set[str]:
         """Keys of the row of this step; a supervised one has no scores."""
         scores, judged = rollouts.teacher, digest.scores
-        if judged is None and goal.name != "nll":
+        if judged is None and goal.needs_teacher:
             scores, judged = self.teacher.score(rollouts)
         learned = self.learner.step(rollouts, scores, goal, 0)
         rewards: list[float | None] = [float(row % 2) for row in range(len(rollouts.requests))]
@@ -47,6 +47,13 @@ def test_a_step_logs_the_columns_of_its_behavior(behavior: Behavior, tmp_path: P
         *step.rollout.sample(tiny.requests(2), behavior), Objective("renormalized")
     )
     assert logged == columns_of_step(behavior.needs_teacher, behavior.measures)
+
+
+def test_a_loss_without_a_teacher_logs_nothing_of_it(tmp_path: Path) -> None:
+    step = Step(tmp_path)
+    goal = Objective("renormalized", terms=(Term(FixedAdvantage(-0.5), LowestShare(0.2)),))
+    logged = step.logged(*step.rollout.sample(tiny.requests(2), Student()), goal)
+    assert logged == columns_of_step(False, (), scored=False) < columns_of_step(False, ())
 
 
 def test_a_step_of_the_supervised_stage_logs_what_every_step_does(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.liveness import pulse
 from orchestrator.models.embedded import build
 from orchestrator.models.identity import model_identity
+from orchestrator.records.columns import columns_of_step
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.training_loop import run_unit
@@ -169,6 +170,67 @@ def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_p
         *[("train", None)] * 2,
     ]
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")
+
+
+CONTROL: Mapping[str, Any] = {"fixed_advantage": {"share": [0.2]}}
+
+
+def test_a_loss_without_a_teacher_starts_none_and_logs_nothing_of_it(tmp_path: Path) -> None:
+    run, _ = run_trial(tmp_path, ROWS, CONTROL)
+    clocked = run.timing()
+    started = [row["role"] for row in clocked if row["phase"] == "start"]
+    assert started == ["learner", "rollout"]
+    assert not any("score" in row for row in clocked)
+    expected = columns_of_step(False, (), scored=False)
+    assert [row.keys() - {"step"} for row in run.metrics()] == [expected] * 2
+    assert {(row["teacher_log_prob"], row["log_ratio"]) for row in run.rollouts()} == {(None, None)}
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class EndsInStep(Inline):
+    """Roles whose process ends in the learner's update of a step."""
+
+    def __init__(self, spec: WorkerSpec, step: int):
+        super().__init__(spec)
+        self._step = step
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        if method is LearnerWorker.step and arguments[-1] == self._step:
+            raise Killed
+        return super().call(role, method, *arguments)
+
+
+@pytest.mark.parametrize("methods", [VANILLA, CONTROL], ids=str)
+def test_an_interrupted_trial_ends_with_the_bytes_of_an_undisturbed_one(
+    methods: Mapping[str, Any], tmp_path: Path
+) -> None:
+    spec = worker_spec(tmp_path, ROWS, methods=methods)
+    training = replace(spec.setup.training, checkpoint_every=1)
+    spec = replace(spec, setup=replace(spec.setup, training=training))
+    whole = attempt(spec, tmp_path / "whole", Inline(spec))
+    with pytest.raises(Killed):
+        attempt(spec, tmp_path / "parts", EndsInStep(spec, 1))
+    parts = attempt(spec, tmp_path / "parts", Inline(spec))
+    assert whole.trained
+    assert whole.committed_checkpoints() == parts.committed_checkpoints() == [1, 2]
+    names = {"metrics.jsonl", "rollouts.jsonl", "state.json"}
+    for path in whole.checkpoint_path(2).iterdir():
+        names.add(str(path.relative_to(whole.path)))
+    for name in names:
+        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes(), name
+
+
+def attempt(spec: WorkerSpec, runs: Path, transport: Inline) -> RunReader:
+    """Train as far as the transport goes."""
+    with closing(RunWriter(runs, spec.unit.id)) as run:
+        try:
+            list(run_unit(spec, run, Roles(transport)))
+        finally:
+            transport.close()
+    return RunReader(runs, spec.unit.id)
 
 
 @pytest.mark.parametrize(
