@@ -278,8 +278,8 @@ def _tokens(run: RunReader) -> list[_StepTokens]:
             # The teacher judges every token of a finished response, unless it judged the drafts
             # while decoding, or nothing: then the step logged no entropy of it.
             decoded = row.get("teacher_positions", tokens)
-            judged = decoded if "teacher_entropy" in row else 0
-            steps.append(_StepTokens(tokens, decoded, judged))
+            unscored = tokens is not None and "teacher_entropy" not in row
+            steps.append(_StepTokens(tokens, decoded, 0 if unscored else decoded))
         return steps
 
     return [_StepTokens(*of_step) for of_step in run.derived(METRICS, "tokens by step", read)]
