@@ -1,10 +1,13 @@
 """The rows of methods: their names in every spelling, and what samples and trains at each step."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from analysis.labels import setup_title
+from orchestrator.config import Experiment
 from orchestrator.engines.interface import Lora
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment, load_setup
@@ -257,6 +260,11 @@ OTHER_OBJECTIVES: dict[str, tuple[dict[str, float], Objective]] = {  # at step 3
 }
 
 
+UNFIT_OBJECTIVES = {"veto": "tail"} | dict.fromkeys(
+    ("gkd", "top_d", "tr_opd", "tr_opd_guided", "aopd", "eopd", "forward_kl"), "surrogate"
+)
+
+
 def test_objectives() -> None:
     """Every other method minimises the training's objective against the teacher at every token."""
     training = load_setup("arithmetic").training
@@ -357,3 +365,29 @@ def test_an_engine_without_adapters_is_refused_by_its_key() -> None:
     with pytest.raises(UserError, match=r"^engine.trainer \(with method simple_opd\): 'verl'"):
         load_experiment(path, ["engine.trainer=verl"])
     load_experiment(path, ["engine.trainer=verl", "methods.simple_opd=null"])
+
+
+def load_alone(folder: Path, method: str, knobs: dict[str, Any], *overrides: str) -> Experiment:
+    """An experiment of one method on the embedded world."""
+    file = folder / "one.yaml"
+    file.write_text(yaml.safe_dump({"setups": ["arithmetic"], "methods": {method: knobs}}))
+    return load_experiment(file, overrides)
+
+
+@pytest.mark.parametrize(("method", "objective"), UNFIT_OBJECTIVES.items())
+def test_an_objective_that_a_method_cannot_train_by_is_refused(
+    tmp_path: Path, method: str, objective: str
+) -> None:
+    knobs, _ = OTHER_OBJECTIVES[method]
+    with pytest.raises(UserError) as error:
+        load_alone(tmp_path, method, knobs, f"training.objective={objective}")
+    key = f"training.objective (with method {method})"
+    assert str(error.value).startswith(f"{key}: '{objective}': expected one of renormalized, ")
+    load_alone(tmp_path, method, knobs, "training.objective=truncated")
+
+
+@pytest.mark.parametrize("method", ["iw_opd", "sampled_token", "fixed_advantage", "sft_only"])
+def test_the_estimator_serves_reverse_kls_and_losses_without_any(
+    tmp_path: Path, method: str
+) -> None:
+    load_alone(tmp_path, method, OTHER_OBJECTIVES[method][0], "training.objective=surrogate")
