@@ -260,6 +260,13 @@ def _adapters_fit(grid: Grid, name: str, setup: Setup) -> None:
     _stage_fits("simple_opd")(grid, name, setup)
     key = "engine.trainer (with method simple_opd)"
     one_of(key, setup.engine.trainer, catalog.adapting())
+    # Each linear layer has the hidden size on one side, so no change of its weights has a higher
+    # rank.
+    hidden = setup.student.shape.hidden
+    for rank in grid["rank"]:
+        if rank > hidden:
+            right = f"≤ {hidden}, the hidden size of {name}'s student"
+            raise refuse("methods.simple_opd.rank", rank, right)
 
 
 @dataclass(frozen=True)
