@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from analysis.figures import panels, style
 from analysis.figures.picture import Caption, Picture
 from analysis.labels import AVERAGE, BASE, setup_title
-from analysis.numbers import signed
+from analysis.numbers import signed, tenths_text
 from analysis.probe.gains import Gain, continuation_gains
-from analysis.scores.assess import assess
+from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Selected
 from analysis.scores.confirmed import confirmed_rows
 from analysis.scores.evidence import Difference
@@ -26,9 +28,10 @@ from orchestrator.selection.study import Study
 CAPTION = Caption(
     "map",
     "Where each method differs from vanilla",
-    "grid of each method's lead over vanilla in each setup, beside the relative gain of trust-region prefixes",
-    "Left: points of pass@1 above or below vanilla, a row for each setup. Right: what trust-region prefixes are worth "
-    "before any training, with 95 % intervals over prompts.",
+    "grid of each method's lead over vanilla in each setup, beside the worth of trust-region prefixes",
+    "Left: pass@1 of the untrained student and of vanilla in per cent, and points of each method above or below "
+    "vanilla, a row for each setup. Right: how often trust-region prefixes succeed before any training, as a multiple "
+    "of vanilla's prefixes, with 95 % intervals over prompts.",
     "Scores of different setups are not comparable, and a test in each of many setups finds some difference by chance.",
 )
 COLORS = "RdBu"
@@ -37,33 +40,49 @@ DARK = 0.6  # share of the span from which letters are white
 DOTS = {"student": style.BLACK, "teacher": style.TEACHER}  # colours of the gains, by continuer
 MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
 TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
+UNLIKE = "†: runs of the methods scatter unlike, so that p is unsure"
+SCORES = ("untrained", "vanilla")  # the first two columns, without a colour
 
 
 @dataclass(frozen=True)
 class SetupLeads:
-    """One row of the map: differences to vanilla by method in points, and gains by continuer."""
+    """One row of the map: differences to vanilla by method in points, and gains by continuer.
+
+    `untrained` and `vanilla` are the scores of both in percent.
+    """
 
     title: str
     differences: Mapping[str, Difference]
     gains: Mapping[str, Gain | None]
+    untrained: Fraction | None = None
+    vanilla: Fraction | None = None
+
+    @property
+    def scores(self) -> tuple[Fraction | None, Fraction | None]:
+        return self.untrained, self.vanilla
+
+    @property
+    def unlike(self) -> bool:
+        """Whether its differences were tested although runs do not scatter alike."""
+        return any(difference.unlike for difference in self.differences.values())
 
 
 @style.styled()
 def draw(
     setups: Sequence[SetupLeads], methods: Sequence[str], width: float = style.WIDTH
 ) -> Figure:
-    """A grid of leads in points, beside the gains if any setup has been probed.
+    """A grid of scores and leads, beside the gains if any setup has been probed.
 
     In a narrow figure the two panels stand one above the other.
     """
-    height = 1.6 + 0.3 * len(setups)
+    height = 1.8 + 0.3 * len(setups)
     probed = any(setup.gains for setup in setups)
     wide = width >= style.NARROW
     figure = style.new_figure(width, height if wide or not probed else 2 * height)
     if not probed:
         axes = [figure.subplots()]
     elif wide:
-        axes = list(figure.subplots(1, 2, width_ratios=(2.2, 1), sharey=True))
+        axes = list(figure.subplots(1, 2, width_ratios=(2.6, 1), sharey=True))
     else:
         axes = list(figure.subplots(2, 1))
     _draw_grid(axes[0], setups, methods)
@@ -77,26 +96,29 @@ def draw(
 
 
 def _draw_grid(axes: Axes, setups: Sequence[SetupLeads], methods: Sequence[str]) -> None:
-    leads = np.full((len(setups), len(methods)), np.nan)
+    leads = np.full((len(setups), len(SCORES) + len(methods)), np.nan)
     for row, setup in enumerate(setups):
-        for column, method in enumerate(methods):
+        for column, method in enumerate(methods, start=len(SCORES)):
             if method in setup.differences:
                 leads[row, column] = float(setup.differences[method].estimate.value)
     span = min(MOST_SPAN, max(LEAST_SPAN, float(np.nanmax(np.abs(leads)))))
     axes.imshow(leads, cmap=COLORS, vmin=-span, vmax=span, aspect="auto")
     for row, setup in enumerate(setups):
-        for column, method in enumerate(methods):
-            lead = leads[row, column]
+        cells = [tenths_text(score) if score is not None else "" for score in setup.scores]
+        cells += [_cell(setup.differences.get(method)) for method in methods]
+        for column, text in enumerate(cells):
             # The colours are dark at both ends. A missing lead is nan, which compares as false.
-            color = "white" if abs(lead) > DARK * span else style.BLACK
-            text = _cell(setup.differences.get(method))
+            color = "white" if abs(leads[row, column]) > DARK * span else style.BLACK
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
-    labels = [style.method_label(method).replace(" ", "\n") for method in methods]
-    axes.set_xticks(range(len(methods)), labels, fontsize=7)
+    labels = [*SCORES, *(style.method_label(method).replace(" ", "\n") for method in methods)]
+    axes.set_xticks(range(len(labels)), labels, fontsize=7)
     axes.grid(visible=False)
     _name_rows(axes, setups)
-    axes.set_xlabel(TESTED, fontsize=7)
-    axes.set_title("lead over vanilla (points)")
+    notes = [TESTED, f"colours end at ± {span:g} points"]
+    if any(setup.unlike for setup in setups):
+        notes.append(UNLIKE)
+    axes.set_xlabel("\n".join(notes), fontsize=7)
+    axes.set_title("score (%), and lead over vanilla (points)")
 
 
 def _cell(difference: Difference | None) -> str:
@@ -110,7 +132,8 @@ def _cell(difference: Difference | None) -> str:
 
 def _name_rows(axes: Axes, setups: Sequence[SetupLeads]) -> None:
     axes.set_yticks(range(len(setups)))
-    for label in axes.set_yticklabels([setup.title for setup in setups], fontsize=7):
+    titles = [f"{setup.title}{' †' if setup.unlike else ''}" for setup in setups]
+    for label in axes.set_yticklabels(titles, fontsize=7):
         label.set_parse_math(False)  # users name setups, and their dollar signs begin no formula
     # The grid and the gains share these limits, with the first setup on top.
     axes.set_ylim(len(setups) - 0.5, -0.5)
@@ -129,15 +152,17 @@ def _draw_gains(axes: Axes, setups: Sequence[SetupLeads]) -> None:
             if gain is None:
                 continue
             value, low, high = gain
-            label = f"continued by the {continuer}"
-            axes.plot(100 * value, row + shift, "o", color=color, markersize=4, label=label)
+            label = f"b: continued by the {continuer}"
+            axes.plot(1 + value, row + shift, "o", color=color, markersize=4, label=label)
             if low is not None and high is not None:
-                axes.hlines(row + shift, 100 * low, 100 * high, color=color, linewidth=1)
-    axes.axvline(0, color=style.BLACK, linewidth=0.8)
+                axes.hlines(row + shift, 1 + low, 1 + high, color=color, linewidth=1)
+    axes.axvline(1, color=style.BLACK, linewidth=0.8)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("relative gain (%)")
-    axes.set_title("TRB prefixes, step 0")
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.xaxis.set_major_formatter("{x:g}×")
+    axes.set_xlabel("success ÷ vanilla's,\nbefore training", fontsize=8)
+    axes.set_title("TRB prefixes")
 
 
 def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
@@ -148,10 +173,19 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     else:
         rows = assess(study, chosen).rows
     differences: dict[str, dict[str, Difference]] = {}
+    untrained: dict[str, Fraction] = {}
+    vanilla: dict[str, Fraction] = {}
+    for selected in chosen:
+        if selected.best.method == BASE:
+            untrained[selected.setup] = exact_scores(selected.best)[AVERAGE]
     for row in rows:
-        gap = row.columns[AVERAGE].difference if row.columns else None
-        if gap is not None and row.method != BASE:
-            differences.setdefault(row.setup, {})[row.method] = gap
+        if not row.columns or row.method == BASE:
+            continue
+        average = row.columns[AVERAGE]
+        if row.method == REFERENCE:
+            vanilla[row.setup] = average.score.value
+        elif average.difference is not None:
+            differences.setdefault(row.setup, {})[row.method] = average.difference
     if not differences:
         missing = "no setup has scores of vanilla and of another method"
         return Picture(CAPTION, experiment.name, missing=missing)
@@ -159,7 +193,14 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     for name in experiment.setups:
         if name in differences:
             title = setup_title(name, experiment.setups)
-            setups.append(SetupLeads(title, differences[name], _first_gains(study, name)))
+            leads = SetupLeads(
+                title,
+                differences[name],
+                _first_gains(study, name),
+                untrained.get(name),
+                vanilla.get(name),
+            )
+            setups.append(leads)
     methods = [method for method in experiment.methods if method != REFERENCE]
     basis = f"{len(setups)} of {len(experiment.setups)} setups have scores to compare."
     if experiment.confirmed_methods:

@@ -234,14 +234,16 @@ def to_reference(
             if method != BASE:
                 gaps = chosen_alike(gaps, (sizes[method], sizes[REFERENCE]))
             found[method] = gaps
+    by_seed = [checkpoint.by_seed for checkpoint in checkpoints.values()]
     for key, spread in spreads.items():
         tested = {}
         for method, gaps in found.items():
             if gaps[key].p_value is not None:
                 tested[method] = gaps[key]
         if spread is not None and tested:
+            alike = significance.scatter_alike(of_seeds[key] for of_seeds in by_seed)
             for method, gap in _corrected(tested, spread, level).items():
-                found[method][key] = gap
+                found[method][key] = replace(gap, alike=alike)
     return found
 
 

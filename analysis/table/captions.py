@@ -8,6 +8,7 @@ from itertools import groupby
 from analysis.labels import AVERAGE, BASE, method_label
 from analysis.scores.evidence import ONE_RUN, Evidence, RowEvidence
 from analysis.scores.uncertainty import CONFIDENCE
+from orchestrator.selection.significance import UNLIKE
 
 FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
 PER_CENT = f"{100 * CONFIDENCE:g} %"
@@ -41,7 +42,8 @@ def explanation(evidence: Evidence) -> list[str]:
     for sentence in COLUMNS:
         if several or not sentence.startswith("Left-out"):
             sentences.append(sentence)
-    sentences += [*_unequal_families(evidence.rows), *responses_sentences(evidence)]
+    sentences += [*_unequal_families(evidence.rows), *_unlike_scatter(evidence)]
+    sentences += responses_sentences(evidence)
     sentences += CONFIRMED if evidence.confirmed else ()
     sentences += COST if evidence.costs else ()
     return sentences
@@ -122,6 +124,21 @@ def _seeds(rows: Sequence[RowEvidence]) -> str:
     counts = [row.seeds for row in rows]
     count = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     return f"{count} seeds{'; few seeds' if min(counts) < FEW else ''}"
+
+
+def _unlike_scatter(evidence: Evidence) -> list[str]:
+    """Says so where averages were tested although the methods' runs do not scatter alike."""
+    setups: dict[str, None] = {}
+    for row in (*evidence.rows, *evidence.confirmed):
+        column = row.columns.get(AVERAGE)
+        if column is not None and column.difference is not None and column.difference.unlike:
+            setups[row.setup] = None
+    if not setups:
+        return []
+    return [
+        f"Seeds do not vary equally under all methods in {', '.join(setups)} (Brown–Forsythe test, p < {UNLIKE:g}): "
+        "there p and its interval are too sure of methods that vary more, and not sure enough of those that vary less."
+    ]
 
 
 def _unequal_families(rows: Sequence[RowEvidence]) -> list[str]:

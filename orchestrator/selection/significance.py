@@ -10,8 +10,8 @@ Their runs are taken to scatter alike, so each method adds its degrees of freedo
     s² = Σ_m Σ_i (x_mi − x̄_m)² / Σ_m (n_m − 1)
 
 where x_mi is the score of method m's selected checkpoint trained with seed i (Student 1908; Cox and
-Reid, "The Theory of the Design of Experiments", §2.2). The benchmark's problems are taken as given:
-intervals say nothing about other problems.
+Reid, "The Theory of the Design of Experiments", §2.2). `scatter_alike` tests that assumption. The
+benchmark's problems are taken as given: intervals say nothing about other problems.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
 
 CONFIDENCE = 0.95
+UNLIKE = 0.01  # p-value of `scatter_alike` below which a table says that methods scatter unlike
+FEWEST_TO_SCATTER = 3  # runs of a method: the distances of two runs from their median are equal
 NODES = 40  # of each of the two integrals: p-values to 3e-5
 
 
@@ -54,6 +59,34 @@ def pool(methods: Iterable[Sequence[Fraction | float]]) -> SeedSpread | None:
     if freedom == 0 or squares <= 1e-12:
         return None
     return SeedSpread(sqrt(squares / freedom), freedom)
+
+
+def scatter_alike(methods: Iterable[Sequence[Fraction | float]]) -> float | None:
+    """The p-value of the assumption that all methods' runs scatter alike.
+
+    It is that of an analysis of variance of the distances |x_mi − median_m| (Brown and Forsythe
+    1974, "Robust tests for the equality of variances"). Methods with fewer than three runs say
+    nothing of their scatter and are left out; None where fewer than two are left, or where all
+    distances within each method are equal.
+    """
+    from scipy.special import fdtrc
+
+    distances: list[Array] = []
+    for scores in methods:
+        if len(scores) >= FEWEST_TO_SCATTER:
+            runs = np.array(scores, dtype=float)
+            distances.append(np.abs(runs - np.median(runs)))
+    if len(distances) < 2:
+        return None
+    everything = np.concatenate(distances)
+    between = within = 0.0
+    for of_method in distances:
+        between += len(of_method) * (of_method.mean() - everything.mean()) ** 2
+        within += float(((of_method - of_method.mean()) ** 2).sum())
+    if within <= 1e-12:  # equal but for rounding
+        return None
+    freedom = len(distances) - 1, len(everything) - len(distances)
+    return float(fdtrc(*freedom, (between / freedom[0]) / (within / freedom[1])))
 
 
 def reach(spread: SeedSpread, *runs: int) -> float:

@@ -218,3 +218,22 @@ def test_two_methods_chosen_from_different_numbers_of_checkpoints_are_not_tested
     assert found.verdict.sentences[0].startswith("Not tested: chosen from 2 and 1 checkpoints")
     assert found.verdict.advice is not None
     assert found.verdict.advice.command.endswith("--confirm 3")
+
+
+ALIKE = (10, 11, 10, 12, 10, 11, 9, 11)
+
+
+@pytest.mark.parametrize("of_trust_region", [(1, 20, 3, 19, 0, 17, 5, 20), ALIKE])
+def test_runs_that_do_not_scatter_alike_are_named(
+    tmp_path: Path, of_trust_region: tuple[int, ...]
+) -> None:
+    study = study_of(tmp_path, "confirm.seeds=[5,6,7,8,9,10,11,12]")
+    for method in METHODS:
+        confirming = [unit for unit in units_of(list(study.units), method) if unit.seed > 4]
+        rights = of_trust_region if method == "trust_region" else ALIKE
+        for unit, right in zip(confirming, rights, strict=True):
+            scored(tmp_path, study.experiment, unit, right, fresh=True)
+    table = build.results_table(study)
+    sentence = "Seeds do not vary equally under all methods in arithmetic (Brown–Forsythe test"
+    for text in (on_terminal(table, 80), FORMATS["json"](table)):
+        assert (sentence in flat(text)) == (of_trust_region != ALIKE)

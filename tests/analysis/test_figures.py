@@ -444,39 +444,42 @@ LEADS = [
         TITLE,
         {"skd": lead(-7, 0.001), "sft_warmup": lead(4, 0.03)},
         {"student": (0.25, 0.1, 0.4), "teacher": (0.5, None, None)},
+        Fraction(7),
+        Fraction(21, 2),
     ),
-    setup_map.SetupLeads("unprobed", {"skd": lead(2, None)}, {"student": None}),
+    setup_map.SetupLeads(
+        "unprobed", {"skd": replace(lead(2, 0.2), alike=0.001)}, {"student": None}
+    ),
 ]
 
 
 def test_a_map_has_a_row_for_each_setup() -> None:
     grid, gains = setup_map.draw(LEADS, ["skd", "sft_warmup"]).axes
-    assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed"]
-    assert ticks(grid) == ["SKD", "SFT\nwarmup"]
+    assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed †"]
+    assert "†" in grid.get_xlabel(), "the mark of runs that scatter unlike is explained"
+    assert ticks(grid) == ["untrained", "vanilla", "SKD", "SFT\nwarmup"]
     cells = {text.get_position(): text.get_text() for text in grid.texts}
-    assert cells == {
-        (0, 0): "+1.0",
-        (1, 0): "",
-        (0, 1): "−7.0**",
-        (1, 1): "+4.0*",
-        (0, 2): "+2.0",
-        (1, 2): "",
-    }
+    assert [[cells[column, row] for column in range(4)] for row in range(3)] == [
+        ["", "", "+1.0", ""],
+        ["7.0", "10.5", "−7.0**", "+4.0*"],
+        ["", "", "+2.0", ""],
+    ]
     # A cell without a number has no colour.
     [image] = grid.get_images()
     numbers = np.ma.filled(image.get_array(), np.nan)
-    np.testing.assert_array_equal(numbers, [[1, np.nan], [-7, 4], [2, np.nan]])
+    assert np.isnan(numbers[:, :2]).all(), "scores of different setups are not comparable"
+    np.testing.assert_array_equal(numbers[:, 2:], [[1, np.nan], [-7, 4], [2, np.nan]])
     assert image.get_clim() == (-7, 7)
     # Both gains are of the second setup, and one of them has an interval.
     points = [line.get_xdata()[0] for line in gains.get_lines() if line.get_marker() == "o"]
-    assert points == [25, 50]
-    assert [list(ends[:, 0]) for _, ends in segments(gains)] == [[10, 40]]
+    assert points == [1.25, 1.5]
+    assert [list(ends[:, 0]) for _, ends in segments(gains)] == [[1.1, 1.4]]
     assert {round(ends[0, 1]) for _, ends in segments(gains)} == {1}
 
 
 def test_a_map_without_a_probe_has_the_grid_alone() -> None:
     [grid] = setup_map.draw([replace(row, gains={}) for row in LEADS], ["skd"]).axes
-    assert ticks(grid) == ["SKD"]
+    assert ticks(grid) == ["untrained", "vanilla", "SKD"]
 
 
 # --- all of them, at the size of the paper's sweep ---

@@ -193,7 +193,7 @@ def test_three_setups_have_a_map(tmp_path: Path) -> None:
     assert picture.figure is not None
     cells = [text.get_text() for text in picture.figure.axes[0].texts]
     # 3 3/4 of 4 right answers against 1 1/4, and no row for setups that were not run.
-    assert [cell.rstrip("*") for cell in cells] == ["+62.5"]
+    assert [cell.rstrip("*") for cell in cells] == ["", "31.3", "+62.5"], "no untrained student"
     assert picture.basis.startswith("1 of 3 setups")
 
 
@@ -213,4 +213,4 @@ def test_a_map_rests_on_confirming_runs(tmp_path: Path) -> None:
                 write_evaluation(RunReader(tmp_path, unit.id), evaluation_id, 60, right)
     figure = map_of(loaded, tmp_path).figure
     assert figure is not None
-    assert [text.get_text() for text in figure.axes[0].texts] == ["+25.0"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["", "25.0", "+25.0"]
