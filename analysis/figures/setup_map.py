@@ -42,7 +42,7 @@ DOTS = {"student": style.BLACK, "teacher": style.TEACHER}  # colours of the gain
 MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
 TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
 UNLIKE = "†: runs of the methods scatter unlike, so that p is unsure"
-SCORES = ("untrained", "vanilla")  # the first two columns, without a colour
+SCORES = ("Untrained", "Vanilla")  # the first two columns, without a colour
 
 
 @dataclass(frozen=True)
