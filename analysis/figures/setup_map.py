@@ -17,12 +17,13 @@ from analysis.figures.picture import Caption, Picture
 from analysis.labels import AVERAGE, BASE, setup_title
 from analysis.numbers import signed, tenths_text
 from analysis.probe.gains import Gain, continuation_gains
+from analysis.scores.across_setups import across_setups
 from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Selected
 from analysis.scores.confirmed import confirmed_rows
 from analysis.scores.evidence import Difference
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.confirmation import level, with_confirmation
 from orchestrator.selection.study import Study
 
 CAPTION = Caption(
@@ -41,7 +42,7 @@ DOTS = {"student": style.BLACK, "teacher": style.TEACHER}  # colours of the gain
 MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
 TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
 UNLIKE = "†: runs of the methods scatter unlike, so that p is unsure"
-SCORES = ("untrained", "vanilla")  # the first two columns, without a colour
+SCORES = ("Untrained", "Vanilla")  # the first two columns, without a colour
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,11 @@ def _draw_gains(axes: Axes, setups: Sequence[SetupLeads]) -> None:
 def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     """The leads of all methods in all setups, over confirming runs if the experiment has some."""
     experiment = study.experiment
+    across: dict[str, Difference] = {}
     if experiment.confirmed_methods:
         rows = confirmed_rows(with_confirmation(study), chosen)
+        for mean in across_setups(rows, level(experiment)):
+            across[mean.method] = mean.difference
     else:
         rows = assess(study, chosen).rows
     differences: dict[str, dict[str, Difference]] = {}
@@ -201,8 +205,10 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
                 vanilla.get(name),
             )
             setups.append(leads)
+    if across:
+        setups.append(SetupLeads(f"mean of {len(setups)} setups", across, {}))
     methods = [method for method in experiment.methods if method != REFERENCE]
-    basis = f"{len(setups)} of {len(experiment.setups)} setups have scores to compare."
+    basis = f"{len(differences)} of {len(experiment.setups)} setups have scores to compare."
     if experiment.confirmed_methods:
         basis += " All scores are of seeds that chose nothing."
     return Picture(CAPTION, experiment.name, partial(draw, setups, methods), basis)

@@ -43,6 +43,10 @@ def scores_section(results: Table) -> Html:
         for block in blocks(results.evidence):
             if block.kind in ("confirmed", "cost") and block.setup == setup:
                 parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))
+    for block in blocks(results.evidence):
+        if block.kind == "across":
+            parts.append(element("h3", "All setups"))
+            parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))
     if results.evidence:
         parts.append(note(" ".join(explanation(results.evidence))))
     return section("Results", "results", *parts, note(MARKS), bullets(results.notes))

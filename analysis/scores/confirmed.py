@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analysis.labels import AVERAGE
 from analysis.scores.assess import (
     estimates,
     exact_scores,
@@ -55,6 +56,7 @@ def confirmed_rows(
                 units=candidate.units if columns else (),
                 wanted=len(confirmation.units),
                 columns=columns,
+                averages=tuple(candidate.by_seed[AVERAGE]) if columns else (),
             )
             rows.append(row)
     return rows

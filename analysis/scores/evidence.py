@@ -150,7 +150,7 @@ class ConfirmedRow:
     """The chosen setting of a method, trained on seeds that took no part in choosing it.
 
     `units` are the confirming runs that are evaluated, of `wanted` in all; `columns` is empty
-    without any.
+    without any. `averages` are the runs' own, in [0, 1].
     """
 
     setup: str
@@ -160,6 +160,7 @@ class ConfirmedRow:
     units: tuple[str, ...]
     wanted: int
     columns: dict[str, ConfirmedColumn]
+    averages: tuple[Fraction, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -169,6 +170,21 @@ class ConfirmedRow:
     @property
     def setting(self) -> str:
         return setting_text(self.knobs)
+
+
+@dataclass(frozen=True)
+class MeanDifference:
+    """A method's confirmed difference to vanilla, the mean over `setups` setups.
+
+    The method's mean is ahead of vanilla's in `ahead` of them. Each of the `seeds` is one run in
+    every setup.
+    """
+
+    method: str
+    difference: Difference
+    setups: int
+    ahead: int
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -233,13 +249,14 @@ class Evidence:
 
     `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not
     known. `confirmed` has the confirmed checkpoints of the families that are settled by now,
-    `costs` a table for each setup.
+    `across` their differences to vanilla over several setups, `costs` a table for each setup.
     """
 
     rows: tuple[RowEvidence, ...]
     benchmarks: tuple[BenchmarkSource, ...]
     spreads: dict[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
     confirmed: tuple[ConfirmedRow, ...] = ()
+    across: tuple[MeanDifference, ...] = ()
     costs: tuple[CostTable, ...] = ()
 
     def find(self, setup: str, method: str) -> RowEvidence | None:

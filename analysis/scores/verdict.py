@@ -80,6 +80,10 @@ def verdict(study: Study, evidence: Evidence) -> Verdict:
         judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(of_setup)
         for sentence in [*judged, *_at_equal_cost(evidence, name)]:
             sentences.append(prefix + sentence)
+    for mean in evidence.across:
+        judged = _judged(method_label(mean.method), _VANILLA, mean.difference)
+        settled = _settled(mean.difference, experiment.confirm.until)
+        sentences.append(f"Mean of {mean.setups} setups: {judged[:-1]} ({settled}).")
     return Verdict(tuple(sentences), advice)
 
 
@@ -135,7 +139,12 @@ def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> li
 
 
 def _settled(gap: Difference, until: float | None) -> str:
-    """`confirmed`; for a difference not shown also whether it is known to `until` points."""
+    """`confirmed`; for a difference not shown also whether it is known to `until` points.
+
+    A difference that is shown rests on seeds that vary equally under all methods.
+    """
+    if gap.shown and gap.unlike:
+        return "confirmed, but seeds vary unequally"
     if until is None or gap.p_value is None or gap.shown:
         return "confirmed"
     settled = gap.estimate.margin + abs(float(gap.estimate.value)) <= until

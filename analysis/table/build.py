@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal
 
 from analysis.labels import BASE, benchmark_label, method_label, setup_title
+from analysis.scores.across_setups import across_setups
 from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Candidate, Selected, read_counts, select
 from analysis.scores.confirmed import confirmed_rows
@@ -18,7 +19,7 @@ from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.errors import refuse
 from orchestrator.selection import scores as selection
-from orchestrator.selection.confirmation import missing_units, with_confirmation
+from orchestrator.selection.confirmation import level, missing_units, with_confirmation
 from orchestrator.selection.metric import PASS_AT_1, Metric
 from orchestrator.selection.study import Study
 
@@ -70,7 +71,8 @@ def results_table(
     evidence = assess(study, [] if awaited else chosen)
     if not awaited:
         confirmed = tuple(confirmed_rows(study, chosen, metric))
-        evidence = replace(evidence, confirmed=confirmed)
+        across = across_setups(confirmed, level(study.experiment))
+        evidence = replace(evidence, confirmed=confirmed, across=across)
     if not awaited and depth == "all":
         costs = tuple(cost_tables(study, chosen, cost))
         evidence = replace(with_responses(study, evidence, chosen), costs=costs)

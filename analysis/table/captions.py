@@ -26,6 +26,9 @@ CONFIRMED = (
     "Confirmed: the chosen setting and step, trained on seeds that took no part in choosing, on new samples.",
     "Lead: explored − confirmed, the luck of the choice.",
 )
+ACROSS = (
+    "The mean over all setups: a seed counts once, with the mean of its runs; other setups are not covered.",
+)
 COST = (
     "Cost: of the training steps and the supervised stage before them, without start, evaluation and saving; a mean "
     "over seeds.",
@@ -45,6 +48,7 @@ def explanation(evidence: Evidence) -> list[str]:
     sentences += [*_unequal_families(evidence.rows), *_unlike_scatter(evidence)]
     sentences += responses_sentences(evidence)
     sentences += CONFIRMED if evidence.confirmed else ()
+    sentences += ACROSS if evidence.across else ()
     sentences += COST if evidence.costs else ()
     return sentences
 

@@ -18,6 +18,7 @@ from analysis.scores.evidence import (
     Difference,
     Estimate,
     Evidence,
+    MeanDifference,
     RowEvidence,
 )
 from analysis.scores.split_half import SPLITS
@@ -25,7 +26,8 @@ from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.table.captions import UNEQUAL, explanation
 from orchestrator.sheet import Cell, Sheet, to_markdown
 
-AnyRow = TypeVar("AnyRow", RowEvidence, ConfirmedRow, CostRow)
+AnyRow = TypeVar("AnyRow", RowEvidence, ConfirmedRow, MeanDifference, CostRow)
+OneSetup = TypeVar("OneSetup", RowEvidence, ConfirmedRow)
 ESCAPES = str.maketrans({ONE_RUN: f"\\{ONE_RUN}"})  # of Markdown
 PROBLEMS_ONLY = " problems only"
 
@@ -35,6 +37,7 @@ GAP, LIMITS, P = "− Vanilla", f"{100 * CONFIDENCE:g} % interval", "p"
 OF, SEEDS, STEP, SETTING = "Of", "Seeds", "Step", "Setting"
 # The others stand where a row has them.
 ALWAYS = (METHOD, SCORE, SPLIT_HALF, FRESH, OF, SEEDS, STEP, SETTING)
+AHEAD = "Ahead in"
 CONFIRMED, EXPLORED, LEAD = "Confirmed", "Explored", "Lead"
 AT = "Avg at "  # a cost follows
 TRAINED = "Seconds"
@@ -56,11 +59,12 @@ RESPONSES: Mapping[str, str] = {
     "tokens_right": "Tokens right",
     "tokens_wrong": "Tokens wrong",
 }
-BlockKind = Literal["selected", "responses", "confirmed", "cost"]
+BlockKind = Literal["selected", "responses", "confirmed", "across", "cost"]
 TITLES: Mapping[BlockKind, str] = {
     "selected": "",
     "responses": "What pass@1 hides",
     "confirmed": "Confirmed on seeds that took no part in choosing",
+    "across": "Confirmed, the mean over all setups",
     "cost": "Cost of training up to the selected step, and scores at equal cost",
 }
 LEFT = (METHOD, SETTING)  # the others are numbers
@@ -68,7 +72,10 @@ LEFT = (METHOD, SETTING)  # the others are numbers
 
 @dataclass(frozen=True)
 class EvidenceBlock:
-    """A sheet of a setup's selected or confirmed checkpoints, their responses, or their costs."""
+    """A sheet of a setup's selected or confirmed checkpoints, their responses, or their costs.
+
+    `setup` is empty where the block is about all of them.
+    """
 
     setup: str
     kind: BlockKind
@@ -94,6 +101,9 @@ def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
             found.append(EvidenceBlock(setup, "responses", sheet))
     for setup, rows in by_setup(evidence.confirmed).items():
         found.append(EvidenceBlock(setup, "confirmed", sheet_of(map(_confirmed_cells, rows))))
+    if evidence.across:
+        sheet = sheet_of(map(_across_cells, in_order(evidence.across)))
+        found.append(EvidenceBlock("", "across", sheet))
     for table in evidence.costs:
         sheet = sheet_of(_cost_cells(table, row) for row in in_order(table.rows))
         found.append(EvidenceBlock(table.setup, "cost", sheet))
@@ -107,9 +117,9 @@ def in_order(rows: Iterable[AnyRow]) -> list[AnyRow]:
     return sorted(rows, key=lambda row: order.index(row.method))
 
 
-def by_setup(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
+def by_setup(rows: Iterable[OneSetup]) -> dict[str, list[OneSetup]]:
     """The rows of each setup, methods in the order of the table."""
-    groups: dict[str, list[AnyRow]] = {}
+    groups: dict[str, list[OneSetup]] = {}
     for row in in_order(rows):
         groups.setdefault(row.setup, []).append(row)
     return groups
@@ -173,6 +183,15 @@ def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
     }
 
 
+def _across_cells(row: MeanDifference) -> dict[str, str]:
+    return {
+        METHOD: method_label(row.method),
+        **gap_cells(row.difference),
+        AHEAD: f"{row.ahead} of {row.setups}",
+        SEEDS: str(row.seeds),
+    }
+
+
 def _cost_cells(table: CostTable, row: CostRow) -> dict[str, str]:
     column, seconds = row.columns.get(AVERAGE), row.cost.device_seconds
     time = "" if seconds is None else hours_or_minutes(seconds, table.on_gpus)
@@ -233,7 +252,7 @@ def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str
     lines: list[str] = []
     several = len(by_setup(evidence.rows)) > 1
     for block in blocks(evidence):
-        heading = block.heading(title(block.setup) if several else "")
+        heading = block.heading(title(block.setup) if several and block.setup else "")
         lines += ["", f"**{heading}**"] if heading else []
         lines += ["", *to_markdown(block.sheet, ESCAPES)]
     return [*lines, "", " ".join(explanation(evidence)).translate(ESCAPES)] if lines else []
@@ -248,7 +267,8 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
                 if cell.text:
                     parts.append(cell.text if name == SCORE else f"{name} {cell.text}")
             kind = "" if block.kind == "selected" else f" {block.kind}"
-            yield f"{block.setup} {method.text}{kind}: {', '.join(parts)}"
+            where = f"{block.setup} " if block.setup else ""
+            yield f"{where}{method.text}{kind}: {', '.join(parts)}"
     yield from explanation(evidence)
 
 
@@ -273,6 +293,8 @@ def to_object(evidence: Evidence | None) -> dict[str, Any]:
         }
     if evidence.confirmed:
         document["confirmed"] = [_confirmed_object(row) for row in evidence.confirmed]
+    if evidence.across:
+        document["across_setups"] = [_across_object(row) for row in evidence.across]
     return document | {
         "costs": [_cost_object(table) for table in evidence.costs],
         "benchmarks": [asdict(source) for source in evidence.benchmarks],
@@ -342,6 +364,11 @@ def _confirmed_object(row: ConfirmedRow) -> dict[str, Any]:
             "minus_vanilla": difference_object(column.difference),
         }
     return _values(row, "setup method knobs step units wanted") | {"columns": columns}
+
+
+def _across_object(row: MeanDifference) -> dict[str, Any]:
+    numbers = _values(row, "method setups ahead seeds")
+    return numbers | {"minus_vanilla": difference_object(row.difference)}
 
 
 def _cost_object(table: CostTable) -> dict[str, Any]:

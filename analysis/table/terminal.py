@@ -77,8 +77,9 @@ class TerminalTable:
                 yield Text(table.title(setup), "bold")
             yield from _scores(table.only(setup), width)
         for block in blocks(table.evidence):
-            if block.kind == "confirmed" or not self.brief:
-                heading = block.heading(table.title(block.setup) if len(setups) > 1 else "")
+            if block.kind in ("confirmed", "across") or not self.brief:
+                several = len(setups) > 1 and block.setup
+                heading = block.heading(table.title(block.setup) if several else "")
                 yield Text()
                 yield from [Text(heading, "bold")] if heading else []
                 yield from _evidence(block.sheet, width)

@@ -204,8 +204,18 @@ def _fits(grid: Grid, name: str, setup: Setup) -> None:
     pass
 
 
-def _veto_fits(grid: Grid, name: str, setup: Setup) -> None:
-    one_of("training.objective (with method veto)", setup.training.objective, VETO_OBJECTIVES)
+def _objective_fits(
+    method: str, known: Sequence[str] = DIVERGENCES
+) -> Callable[[Grid, str, Setup], None]:
+    """The check of a method that asks for one of the `known` objectives.
+
+    DIVERGENCES leave out the released estimator, which estimates the reverse KL alone.
+    """
+
+    def fits(grid: Grid, name: str, setup: Setup) -> None:
+        one_of(f"training.objective (with method {method})", setup.training.objective, known)
+
+    return fits
 
 
 def _skd_fits(grid: Grid, name: str, setup: Setup) -> None:
@@ -214,11 +224,6 @@ def _skd_fits(grid: Grid, name: str, setup: Setup) -> None:
             raise refuse(
                 "methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary"
             )
-
-
-def _no_estimator(grid: Grid, name: str, setup: Setup) -> None:
-    """The released estimator estimates the reverse KL alone."""
-    one_of("training.objective (with this method)", setup.training.objective, DIVERGENCES)
 
 
 def _limit_fits(method: str) -> Callable[[Grid, str, Setup], None]:
@@ -235,7 +240,7 @@ def _limit_fits(method: str) -> Callable[[Grid, str, Setup], None]:
 
 
 def _prefix_fits(grid: Grid, name: str, setup: Setup) -> None:
-    _no_estimator(grid, name, setup)
+    _objective_fits("tr_opd_guided")(grid, name, setup)
     _limit_fits("tr_opd_guided")(grid, name, setup)
 
 
@@ -247,11 +252,21 @@ def _stage_fits(method: str) -> Callable[[Grid, str, Setup], None]:
         for k in grid["K"]:
             if k not in known:
                 raise refuse(f"methods.{method}.K", k, f"one of training.sft.checkpoints {known}")
-        if METHODS[method].adapters is not None:
-            key = f"engine.trainer (with method {method})"
-            one_of(key, setup.engine.trainer, catalog.adapting())
 
     return fits
+
+
+def _adapters_fit(grid: Grid, name: str, setup: Setup) -> None:
+    _stage_fits("simple_opd")(grid, name, setup)
+    key = "engine.trainer (with method simple_opd)"
+    one_of(key, setup.engine.trainer, catalog.adapting())
+    # Each linear layer has the hidden size on one side, so no change of its weights has a higher
+    # rank.
+    hidden = setup.student.shape.hidden
+    for rank in grid["rank"]:
+        if rank > hidden:
+            right = f"≤ {hidden}, the hidden size of {name}'s student"
+            raise refuse("methods.simple_opd.rank", rank, right)
 
 
 @dataclass(frozen=True)
@@ -317,7 +332,7 @@ METHODS: dict[str, Method] = {
             ),
         },
         objective=_veto,
-        fits=_veto_fits,
+        fits=_objective_fits("veto", VETO_OBJECTIVES),
     ),
     "skd": Method(
         "Interleaved teacher injection (SKD)",
@@ -396,7 +411,7 @@ METHODS: dict[str, Method] = {
         },
         behavior=lambda knobs, step: by_sequence(knobs["teacher_share"]),
         objective=_of_terms(lambda knobs: Term(JensenShannon(knobs["beta"]))),
-        fits=_no_estimator,
+        fits=_objective_fits("gkd"),
     ),
     "top_d": Method(
         "Proximal teacher (TOP-D)",
@@ -409,7 +424,7 @@ METHODS: dict[str, Method] = {
             )
         },
         objective=_proximal,
-        fits=_no_estimator,
+        fits=_objective_fits("top_d"),
     ),
     "tr_opd": Method(
         "Trust region on-policy distillation (TrOPD)",
@@ -418,7 +433,7 @@ METHODS: dict[str, Method] = {
             lambda knobs: Term(ReverseKL(), TeacherKeeps()),
             lambda knobs: Term(ForwardKL(), TeacherKeeps(inverted=True)),
         ),
-        fits=_no_estimator,
+        fits=_objective_fits("tr_opd"),
     ),
     "tr_opd_guided": Method(
         "Trust region on-policy distillation with teacher prefixes (TrOPD)",
@@ -446,7 +461,7 @@ METHODS: dict[str, Method] = {
             lambda knobs: Term(ReverseKL(), TeacherPrefers()),
             lambda knobs: Term(ForwardKL(), TeacherPrefers(inverted=True)),
         ),
-        fits=_no_estimator,
+        fits=_objective_fits("aopd"),
     ),
     "eopd": Method(
         "Entropy-aware on-policy distillation (EOPD)",
@@ -462,7 +477,7 @@ METHODS: dict[str, Method] = {
             lambda knobs: Term(ReverseKL()),
             lambda knobs: Term(ForwardKL(), TeacherUncertain(knobs["entropy"])),
         ),
-        fits=_no_estimator,
+        fits=_objective_fits("eopd"),
     ),
     "iw_opd": Method(
         "Importance-weighted on-policy distillation (IW-OPD)",
@@ -480,7 +495,7 @@ METHODS: dict[str, Method] = {
         "Forward KL on student rollouts",
         "Forward KL",
         objective=_of_terms(lambda knobs: Term(ForwardKL())),
-        fits=_no_estimator,
+        fits=_objective_fits("forward_kl"),
     ),
     "sampled_token": Method(
         "Sampled-token policy gradient (k1)",
@@ -504,7 +519,7 @@ METHODS: dict[str, Method] = {
         },
         updates_before=lambda knobs: knobs["K"],
         adapters=lambda knobs: {"rank": knobs["rank"], "lr": knobs["lr"]},
-        fits=_stage_fits("simple_opd"),
+        fits=_adapters_fit,
         axis="K",
     ),
     "prefix_horizon": Method(

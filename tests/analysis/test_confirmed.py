@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from analysis import frames
 from analysis.report.page import build_page
@@ -18,7 +22,7 @@ from analysis.table.formats import FORMATS
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.confirmation import with_confirmation
@@ -218,6 +222,63 @@ def test_two_methods_chosen_from_different_numbers_of_checkpoints_are_not_tested
     assert found.verdict.sentences[0].startswith("Not tested: chosen from 2 and 1 checkpoints")
     assert found.verdict.advice is not None
     assert found.verdict.advice.command.endswith("--confirm 3")
+
+
+def two_worlds(runs: Path, right: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Study:
+    """Setup → method → right answers of its confirming runs, out of 20 of each benchmark."""
+    experiment = study_of(runs).experiment
+    setup = experiment.setups["arithmetic"]
+    worlds = {name: replace(setup, title=name) for name in ("one", "two")}
+    experiment = replace(experiment, setups=worlds)
+    units = expand(experiment)
+    for unit in units:
+        if unit.method is not None:
+            scored(runs, experiment, unit, EXPLORED[unit.method])
+    study = with_confirmation(Study(experiment, units, runs))
+    for setup, of_methods in right.items():
+        for method, of_seeds in of_methods.items():
+            confirming = []
+            for unit in units_of(list(study.units), method):
+                if unit.id in study.confirming and unit.setup == setup:
+                    confirming.append(unit)
+            for unit, number in zip(confirming, of_seeds, strict=True):
+                scored(runs, study.experiment, unit, number, fresh=True)
+    return study
+
+
+def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
+    """By hand and by scipy, from each seed's mean of both setups."""
+    one = {"vanilla": (9, 10, 11), "trust_region": (12, 12, 13), "skd": (9, 12, 9)}
+    two = {"vanilla": (3, 5, 4), "trust_region": (4, 7, 5), "skd": (5, 4, 3)}
+    study = two_worlds(tmp_path, {"one": one, "two": two})
+    table = build.results_table(study)
+    means = {}
+    for method in METHODS:
+        means[method] = [5 * (a + b) / 2 for a, b in zip(one[method], two[method], strict=True)]
+    rivals = [means["trust_region"], means["skd"]]
+    expected: Any = stats.dunnett(*rivals, control=means["vanilla"], rng=0)
+    limits = expected.confidence_interval()
+    found = json.loads(FORMATS["json"](table))["across_setups"]
+    assert [row["method"] for row in found] == ["trust_region", "skd"]
+    for place, row in enumerate(found):
+        gap = row["minus_vanilla"]
+        assert gap["value"] == pytest.approx(np.mean(rivals[place]) - np.mean(means["vanilla"]))
+        assert gap["p_value"] == pytest.approx(expected.pvalue[place], abs=2e-3)
+        assert gap["low"] == pytest.approx(limits.low[place], abs=0.05)
+    assert [(row["ahead"], row["setups"], row["seeds"]) for row in found] == [(2, 2, 3), (0, 2, 3)]
+    frame = frames.across_setups(table)
+    assert list(frame["minus_vanilla"]) == [row["minus_vanilla"]["value"] for row in found]
+    assert "Mean of 2 setups: TRB − Vanilla: +9.2" in flat(on_terminal(table, 80))
+    for form in ("md", "tex"):
+        assert "2 of 2" in FORMATS[form](table)
+    assert "2 of 2" in build_page(study, tmp_path / "report.html")
+
+
+def test_no_mean_is_taken_before_all_setups_are_confirmed(tmp_path: Path) -> None:
+    one = {method: CONFIRMED[method] for method in METHODS}
+    table = build.results_table(two_worlds(tmp_path, {"one": one, "two": {"vanilla": (3, 5, 4)}}))
+    assert "across_setups" not in json.loads(FORMATS["json"](table))
+    assert frames.across_setups(table).empty
 
 
 ALIKE = (10, 11, 10, 12, 10, 11, 9, 11)

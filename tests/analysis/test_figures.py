@@ -457,7 +457,7 @@ def test_a_map_has_a_row_for_each_setup() -> None:
     grid, gains = setup_map.draw(LEADS, ["skd", "sft_warmup"]).axes
     assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed †"]
     assert "†" in grid.get_xlabel(), "the mark of runs that scatter unlike is explained"
-    assert ticks(grid) == ["untrained", "vanilla", "SKD", "SFT\nwarmup"]
+    assert ticks(grid) == ["Untrained", "Vanilla", "SKD", "SFT\nwarmup"]
     cells = {text.get_position(): text.get_text() for text in grid.texts}
     assert [[cells[column, row] for column in range(4)] for row in range(3)] == [
         ["", "", "+1.0", ""],
@@ -479,7 +479,7 @@ def test_a_map_has_a_row_for_each_setup() -> None:
 
 def test_a_map_without_a_probe_has_the_grid_alone() -> None:
     [grid] = setup_map.draw([replace(row, gains={}) for row in LEADS], ["skd"]).axes
-    assert ticks(grid) == ["untrained", "vanilla", "SKD"]
+    assert ticks(grid) == ["Untrained", "Vanilla", "SKD"]
 
 
 # --- all of them, at the size of the paper's sweep ---

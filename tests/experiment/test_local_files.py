@@ -233,6 +233,14 @@ def test_a_local_pair_is_read_off_its_folders(pair: Pair) -> None:
         assert note.endswith(f"revision: {folder_sha256(folder)}")
 
 
+def test_adapters_of_a_folders_student_have_its_hidden_size_at_most(pair: Pair) -> None:
+    grid = "methods.simple_opd={{K: [1], rank: [{}], lr: [0.01]}}"
+    sft = "training.sft={updates: 1, checkpoints: [1]}"
+    load_experiment(pair.path, [sft, grid.format(32)])
+    with pytest.raises(UserError, match=r"^methods\.simple_opd\.rank: 33: expected ≤ 32"):
+        load_experiment(pair.path, [sft, grid.format(33)])
+
+
 def test_a_pair_that_reads_ids_differently_is_refused(pair: Pair, tmp_path: Path) -> None:
     edit(pair.teacher / "tokenizer.json", "<end>", "<stop>")
     message = "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher"

@@ -1,10 +1,14 @@
 """The rows of methods: their names in every spelling, and what samples and trains at each step."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from analysis.labels import setup_title
+from orchestrator.config import Experiment
 from orchestrator.engines.interface import Lora
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment, load_setup
@@ -53,6 +57,8 @@ from orchestrator.policy.spec import (
 from orchestrator.workers.engines import lora_of
 from tests.policy.reference import PAPER_BUDGETS
 from tests.sweeps import ROOT
+
+RIVALS = load_experiment(ROOT / "experiments" / "rivals.yaml")
 
 # --- names ---
 
@@ -258,6 +264,32 @@ OTHER_OBJECTIVES: dict[str, tuple[dict[str, float], Objective]] = {  # at step 3
 }
 
 
+UNFIT_OBJECTIVES = {"veto": "tail"} | dict.fromkeys(
+    ("gkd", "top_d", "tr_opd", "tr_opd_guided", "aopd", "eopd", "forward_kl"), "surrogate"
+)
+UNFIT_KNOBS: list[tuple[str, str, tuple[Any, ...]]] = [
+    ("logit_fusion", "alpha0", (-0.1, 1.1, "high")),
+    ("logit_fusion", "K", (0, 2.5)),
+    ("teacher_mixture", "w0", (-0.1, 1)),
+    ("teacher_mixture", "K", (0, 2.5)),
+    ("gkd", "teacher_share", (-0.1, 1.1)),
+    ("gkd", "beta", (0, 1)),
+    ("top_d", "alpha", (0, 1.1)),
+    ("tr_opd_guided", "tokens", (0, 49)),
+    ("tr_opd_guided", "K", (0, 2.5)),
+    ("tr_opd_guided", "beta", (-0.1, math.inf)),
+    ("eopd", "entropy", (-0.1, math.nan)),
+    ("iw_opd", "most", (0.9, math.inf)),
+    ("sampled_token", "clip", (0, math.inf)),
+    ("simple_opd", "K", (0, 7)),  # the stage has a checkpoint after 15 updates alone
+    ("simple_opd", "rank", (0, 65, 100_000)),  # the student's hidden size is 64
+    ("simple_opd", "lr", (0, -0.1)),
+    ("prefix_horizon", "tokens", (0, 49)),  # responses have 48 tokens at most
+    ("growing_horizon", "tokens", (0, 49)),
+    ("growing_horizon", "K", (0, 2.5)),
+]
+
+
 def test_objectives() -> None:
     """Every other method minimises the training's objective against the teacher at every token."""
     training = load_setup("arithmetic").training
@@ -371,3 +403,43 @@ def test_an_engine_without_adapters_is_refused_by_its_key() -> None:
     with pytest.raises(UserError, match=r"^engine.trainer \(with method simple_opd\): 'verl'"):
         load_experiment(path, ["engine.trainer=verl"])
     load_experiment(path, ["engine.trainer=verl", "methods.simple_opd=null"])
+
+
+def load_alone(folder: Path, method: str, knobs: dict[str, Any], *overrides: str) -> Experiment:
+    """An experiment of one method on the embedded world."""
+    file = folder / "one.yaml"
+    file.write_text(yaml.safe_dump({"setups": ["arithmetic"], "methods": {method: knobs}}))
+    return load_experiment(file, overrides)
+
+
+@pytest.mark.parametrize(("method", "objective"), UNFIT_OBJECTIVES.items())
+def test_an_objective_that_a_method_cannot_train_by_is_refused(
+    tmp_path: Path, method: str, objective: str
+) -> None:
+    knobs, _ = OTHER_OBJECTIVES[method]
+    with pytest.raises(UserError) as error:
+        load_alone(tmp_path, method, knobs, f"training.objective={objective}")
+    key = f"training.objective (with method {method})"
+    assert str(error.value).startswith(f"{key}: '{objective}': expected one of renormalized, ")
+    load_alone(tmp_path, method, knobs, "training.objective=truncated")
+
+
+@pytest.mark.parametrize("method", ["iw_opd", "sampled_token", "fixed_advantage", "sft_only"])
+def test_the_estimator_serves_reverse_kls_and_losses_without_any(
+    tmp_path: Path, method: str
+) -> None:
+    load_alone(tmp_path, method, OTHER_OBJECTIVES[method][0], "training.objective=surrogate")
+
+
+@pytest.mark.parametrize(("method", "knob", "values"), UNFIT_KNOBS)
+def test_a_value_that_a_knob_cannot_have_is_refused(
+    tmp_path: Path, method: str, knob: str, values: tuple[Any, ...]
+) -> None:
+    knobs = RIVALS.methods[method]
+    for value in values:
+        with pytest.raises(UserError) as error:
+            load_alone(tmp_path, method, {**knobs, knob: [value]})
+        line = str(error.value)
+        assert line.startswith(f"methods.{method}.{knob}: {value!r}: expected "), line
+        assert "\n" not in line
+    load_alone(tmp_path, method, dict(knobs))

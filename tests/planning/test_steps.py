@@ -8,10 +8,11 @@ from functools import cache
 
 import pytest
 
-from orchestrator.planning.costs import BLENDED, PLAIN, StepWork
+from orchestrator.engines.budget import Situation
+from orchestrator.planning.costs import BLENDED, PLAIN, SUPERVISED, StepWork
 from orchestrator.planning.lengths import LAWS, Lengths
 from orchestrator.planning.plan import Plan, PlannedUnit
-from orchestrator.planning.ranges import SCENARIOS, Scenario
+from orchestrator.planning.ranges import NOTHING, SCENARIOS, Scenario
 from orchestrator.planning.steps import work_left, work_of_kind
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import by_hand
@@ -29,9 +30,15 @@ def rivals() -> Plan:
     return planned("confirm=null", name="rivals-small")
 
 
-def only(method: str) -> PlannedUnit:
-    [found] = [each for each in rivals().units if each.unit.method == method][:1]
+def planned_of(method: str) -> list[PlannedUnit]:
+    """The trials of a method, one for each of its settings."""
+    found = [each for each in rivals().units if each.unit.method == method]
+    assert found
     return found
+
+
+def only(method: str) -> PlannedUnit:
+    return planned_of(method)[0]
 
 
 def tokens(limit: int, scenario: Scenario) -> float:
@@ -114,15 +121,86 @@ def test_a_prefix_is_counted_by_the_tokens_that_the_teacher_writes() -> None:
 
 
 def decoding_by_hand(share: float, scenario: Scenario) -> float:
-    lengths, costs = LAWS[scenario].under(LIMIT, PROMPT), rivals().costs["qwen3-0.6b"]
-    rows = min(costs.rows(lengths, "blending"), RESPONSES)
-    steps, reads = RESPONSES * lengths.tokens / rows, RESPONSES * lengths.reads
     passes = {"low": 0.20, "mid": 0.25, "high": 1.0}[scenario]
     passes = share + (1 - share) * passes
-    student = steps * 2 * STUDENT + reads * KV_STUDENT
-    teacher = steps * 2 * TEACHER + reads * KV_TEACHER
+    student = reading_by_hand(STUDENT, KV_STUDENT, "blending", scenario)
+    return student + passes * reading_by_hand(TEACHER, KV_TEACHER, "blending", scenario)
+
+
+def reading_by_hand(
+    parameters: int, kv_bytes: int, situation: Situation, scenario: Scenario
+) -> float:
+    """Seconds in which a model's weights and caches are read for the responses of a step."""
+    lengths, costs = LAWS[scenario].under(LIMIT, PROMPT), rivals().costs["qwen3-0.6b"]
+    rows = min(costs.rows(lengths, situation), RESPONSES)
+    steps, reads = RESPONSES * lengths.tokens / rows, RESPONSES * lengths.reads
     reached = {"low": 0.60, "mid": 0.55, "high": 0.50}[scenario] * BANDWIDTH
-    return (student + passes * teacher) / reached
+    return (steps * 2 * parameters + reads * kv_bytes) / reached
+
+
+@pytest.mark.parametrize("method", ["logit_fusion", "teacher_mixture"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_teacher_whose_weight_falls_to_nothing_decodes_k_steps(
+    method: str, scenario: Scenario
+) -> None:
+    """The teacher scores the other steps alone, and the learner has the work of vanilla."""
+    vanilla = known(only("vanilla").resources.gpu_hours)
+    horizons = []
+    for each in planned_of(method):
+        horizon = each.unit.knobs["K"]
+        horizons.append(horizon)
+        assert work_left(each.unit, LIMIT) == {
+            StepWork(BLENDED): horizon,
+            StepWork(PLAIN): STEPS - horizon,
+        }
+        assert each.resources.teacher_online_steps == horizon
+        hours, plain = known(each.resources.gpu_hours), (STEPS - horizon) / STEPS
+        blended = horizon * decoding_by_hand(0.0, scenario) / 3600
+        student = STEPS * reading_by_hand(STUDENT, KV_STUDENT, "decoding", scenario) / 3600
+        assert hours[ROLLOUT].at(scenario) == pytest.approx(student * plain + blended, rel=1e-6)
+        assert hours[SCORE].at(scenario) == pytest.approx(vanilla[SCORE].at(scenario) * plain)
+        assert hours[LEARN] == vanilla[LEARN]
+    assert horizons == [15, 50]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_stage_of_adapters_costs_full_training_of_its_updates(scenario: Scenario) -> None:
+    """The teacher writes the responses of 50 updates, and their log p is not asked for again."""
+    [trial] = planned_of("simple_opd")
+    [stage] = [each for each in rivals().units if each.unit.id in trial.unit.depends_on]
+    assert stage.unit.knobs == {"rank": 32, "lr": 5e-5}
+    assert work_left(stage.unit, LIMIT) == {StepWork(SUPERVISED): 50}
+    hours = known(stage.resources.gpu_hours)
+    answering = 50 * reading_by_hand(TEACHER, KV_TEACHER, "answering", scenario) / 3600
+    assert hours[ROLLOUT].at(scenario) == pytest.approx(answering, rel=1e-6)
+    assert hours[LEARN].at(scenario) == pytest.approx(
+        learning_hours([LIMIT] * 50, scenario), rel=5e-3
+    )
+    assert hours[SCORE] == NOTHING
+    assert stage.resources.checkpoints == 0, "none of them is evaluated"
+
+
+def test_each_rank_and_rate_of_adapters_adds_a_stage() -> None:
+    grid = "methods.simple_opd={K: [15, 50], rank: [8, 32], lr: [5.0e-5, 1.0e-4]}"
+    made = planned("confirm=null", grid, name="rivals-small")
+    stages = [each for each in made.units if each.unit.is_supervised]
+    trials = [each for each in made.units if each.unit.method == "simple_opd"]
+    assert len(stages) == 1 + 4, "one stage of all weights, for sft_warmup"
+    assert len(trials) == 8
+    assert len({each.unit.depends_on for each in trials}) == 4, "both K start from one stage"
+    for each in stages:
+        assert each.resources == stages[0].resources
+    for each in trials:
+        assert each.resources == only("vanilla").resources, "distillation itself is vanilla"
+
+
+@pytest.mark.parametrize(
+    "method", ["top_d", "tr_opd", "aopd", "eopd", "iw_opd", "forward_kl", "sampled_token"]
+)
+def test_a_method_that_differs_in_its_loss_alone_is_planned_as_vanilla(method: str) -> None:
+    for each in planned_of(method):
+        assert work_left(each.unit, LIMIT) == {StepWork(PLAIN): STEPS}
+        assert each.resources == only("vanilla").resources
 
 
 def test_the_work_of_a_unit_is_counted_from_any_step() -> None:

@@ -31,6 +31,7 @@ from orchestrator.policy.objective import REVERSE_KL
 from orchestrator.policy.spec import (
     Behavior,
     Bridge,
+    Everywhere,
     FallingWithDiscrepancy,
     First,
     FixedAdvantage,
@@ -149,8 +150,10 @@ def token_loss(
                 weight = most - (most - 1) * before
             case LowestShare(share):
                 weight = float(rank[0] < math.ceil(share * rank[1]))
-            case _:
+            case Everywhere():
                 weight = 1.0
+            case _:
+                raise NotImplementedError(f"no reference for {term.where}")
         match term.loss:
             case SampledToken(clip):
                 advantage = (q[token] / p[token]).log().detach()
@@ -158,7 +161,7 @@ def token_loss(
                 loss = -advantage * p[token] / p[token].detach()
             case FixedAdvantage(advantage):
                 loss = -advantage * p[token] / p[token].detach()
-            case _:
+            case ReverseKL() | ForwardKL() | JensenShannon():
                 loss = divergence(goal, p[support], q[support], term.loss)
         total = total + term.factor * weight * loss
     return total
@@ -233,7 +236,9 @@ class Plain:
             log_p = tiny.visited(self.student, request.prompt_ids, response)
             log_q, start = fixed_readings(request.prompt_ids, tuple(response))
             losses.append(token_losses(goal, log_p, log_q, start, response))
-        loss = torch.cat(losses).mean()
+        return self.update(torch.cat(losses).mean(), rate)
+
+    def update(self, loss: Tensor, rate: float) -> dict[str, float]:
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
         for weight, gradient in zip(self.weights.values(), gradients, strict=True):
@@ -241,6 +246,11 @@ class Plain:
         self.adamw.param_groups[0]["lr"] = rate
         self.adamw.step()
         return {"loss": float(loss.detach()), "grad_norm": norm, "lr": rate}
+
+
+def rate_of(optimizer: Optimizer, step: int) -> float:
+    """Learning rate of one of the five steps of warmup: a cosine that rises to `lr`."""
+    return optimizer.lr * 0.5 * (1 - math.cos(math.pi * (step + 1) / 5))
 
 
 def published(trainer: TorchTrainer) -> dict[str, Tensor]:
@@ -286,8 +296,7 @@ def assert_steps_equal_plain(
     plain = Plain(tiny.student(torch.float64, tied), optimizer)
     for step in range(STEPS):
         reported = engine.step(rollouts, rollouts.teacher, goal, step)
-        rate = optimizer.lr * 0.5 * (1 - math.cos(math.pi * (step + 1) / 5))
-        expected = plain.step(rollouts, goal, rate)
+        expected = plain.step(rollouts, goal, rate_of(optimizer, step))
         assert {name: reported[name] for name in STATE} == pytest.approx(expected, abs=1e-9)
     assert_close(weights_of(student), plain.weights, 1e-9)
 
@@ -649,8 +658,7 @@ def test_the_engine_takes_the_same_update_as_a_plain_implementation(
     scores = batch.teacher or engine.scorer().score(batch)
     trainer, goal = engine.trainer(), Objective(objective)
     plain = Plain(tiny.student(torch.float64), optimizer)
-    rate = optimizer.lr * 0.5 * (1 - math.cos(math.pi / 5))
-    expected = plain.step(batch, goal, rate)
+    expected = plain.step(batch, goal, rate_of(optimizer, 0))
     reported = trainer.step(batch, scores, goal, 0)
     assert {name: reported[name] for name in STATE} == pytest.approx(expected, abs=2e-6, rel=1e-5)
     assert_close({name: w.double() for name, w in published(trainer).items()}, plain.weights, 1e-6)
