@@ -8,6 +8,7 @@ Shapes: N response tokens of a batch, V ids, K outcomes that a divergence compar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "eopd": {"entropy": 1.5},
     "iw_opd": {"most": 1.5},
     "sampled_token": {"clip": 0.7},
-    "fixed_advantage": {"below": 0.2},
+    "fixed_advantage": {"share": 0.4},
 }
 CASES: list[tuple[str, ObjectiveName]] = []
 for method, row in METHODS.items():
@@ -140,8 +141,7 @@ def losses(method: str, knobs: dict[str, Any], step: int, name: str, of: Tokens)
             advantage = (of.at_y(of.q) / of.at_y(of.p)).log().detach()
             return policy_gradient(advantage.clamp(-clip, clip), of)
         case "fixed_advantage":
-            pushed = of.at_y(of.before) < knobs["below"]
-            return policy_gradient(torch.where(pushed, -1.0, 0.0).double(), of)
+            return policy_gradient(-0.5 * among_lowest(knobs["share"], of), of)
         case "sft_only":
             return -of.at_y(of.p).log()
         case _:
@@ -157,6 +157,15 @@ def policy_gradient(advantage: Tensor, of: Tokens) -> Tensor:
     """The value −A with the gradient −A·∇log p(y), (N,)."""
     log_p = of.at_y(of.p).log()
     return -advantage * (1 + log_p - log_p.detach())
+
+
+def among_lowest(share: float, of: Tokens) -> Tensor:
+    """1 at the ⌈share·length⌉ least likely tokens of each response, else 0, (N,)."""
+    marks = []
+    for chances in of.at_y(of.before).split(of.lengths):
+        last = chances.sort().values[math.ceil(share * len(chances)) - 1]
+        marks.append((chances <= last).double())
+    return torch.cat(marks)
 
 
 def share_before(of: Tokens) -> Tensor:
