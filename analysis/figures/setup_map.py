@@ -172,7 +172,7 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     across: dict[str, Difference] = {}
     if experiment.confirmed_methods:
         rows = confirmed_rows(with_confirmation(study), chosen)
-        for mean in across_setups(rows, level(experiment)):
+        for mean in across_setups(rows, experiment.setups, level(experiment)):
             across[mean.method] = mean.difference
     else:
         rows = assess(study, chosen).rows

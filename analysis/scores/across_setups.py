@@ -8,7 +8,7 @@ be seen in one setup may show over several of them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -32,13 +32,15 @@ class _Averaged:
         return len(self.by_seed[AVERAGE])
 
 
-def across_setups(rows: Sequence[ConfirmedRow], level: float = LEVEL) -> tuple[MeanDifference, ...]:
+def across_setups(
+    rows: Sequence[ConfirmedRow], setups: Collection[str], level: float = LEVEL
+) -> tuple[MeanDifference, ...]:
     """A row for each method but vanilla that is confirmed on the same seeds in every setup.
 
-    `rows` are those of one experiment. The result is empty with one setup, and before vanilla and
-    another method are confirmed in all of them. `level` is as in `assess.to_reference`.
+    `rows` are those of one experiment, and `setups` all that it has. The result is empty with one
+    setup, and before vanilla and another method are confirmed in all of them. `level` is as in
+    `assess.to_reference`.
     """
-    setups = dict.fromkeys(row.setup for row in rows)
     by_method: dict[str, dict[str, ConfirmedRow]] = {}
     for row in rows:
         if row.complete and row.columns:

@@ -71,7 +71,7 @@ def results_table(
     evidence = assess(study, [] if awaited else chosen)
     if not awaited:
         confirmed = tuple(confirmed_rows(study, chosen, metric))
-        across = across_setups(confirmed, level(study.experiment))
+        across = across_setups(confirmed, study.experiment.setups, level(study.experiment))
         evidence = replace(evidence, confirmed=confirmed, across=across)
     if not awaited and depth == "all":
         costs = tuple(cost_tables(study, chosen, cost))
