@@ -224,18 +224,17 @@ def test_two_methods_chosen_from_different_numbers_of_checkpoints_are_not_tested
     assert found.verdict.advice.command.endswith("--confirm 3")
 
 
-def two_worlds(runs: Path, right: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Study:
+def worlds(runs: Path, right: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Study:
     """Setup → method → right answers of its confirming runs, out of 20 of each benchmark.
 
-    A setup that is not named has not even explored.
+    A setup without any method has not even explored.
     """
     experiment = study_of(runs).experiment
     setup = experiment.setups["arithmetic"]
-    worlds = {name: replace(setup, title=name) for name in ("one", "two")}
-    experiment = replace(experiment, setups=worlds)
+    experiment = replace(experiment, setups={name: replace(setup, title=name) for name in right})
     units = expand(experiment)
     for unit in units:
-        if unit.method is not None and unit.setup in right:
+        if unit.method is not None and right[unit.setup]:
             scored(runs, experiment, unit, EXPLORED[unit.method])
     study = with_confirmation(Study(experiment, units, runs))
     for setup, of_methods in right.items():
@@ -253,7 +252,7 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
     """By hand and by scipy, from each seed's mean of both setups."""
     one = {"vanilla": (9, 10, 11), "trust_region": (12, 12, 13), "skd": (9, 12, 9)}
     two = {"vanilla": (3, 5, 4), "trust_region": (4, 7, 5), "skd": (5, 4, 3)}
-    study = two_worlds(tmp_path, {"one": one, "two": two})
+    study = worlds(tmp_path, {"one": one, "two": two})
     table = build.results_table(study)
     means = {}
     for method in METHODS:
@@ -277,14 +276,12 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
     assert "2 of 2" in build_page(study, tmp_path / "report.html")
 
 
-@pytest.mark.parametrize(
-    "other", [{"two": {"vanilla": (3, 5, 4)}}, {}], ids=["begun", "unexplored"]
-)
+@pytest.mark.parametrize("third", [{"vanilla": (3, 5, 4)}, {}], ids=["begun", "unexplored"])
 def test_no_mean_is_taken_before_all_setups_are_confirmed(
-    tmp_path: Path, other: Mapping[str, Mapping[str, tuple[int, ...]]]
+    tmp_path: Path, third: Mapping[str, tuple[int, ...]]
 ) -> None:
     one = {method: CONFIRMED[method] for method in METHODS}
-    table = build.results_table(two_worlds(tmp_path, {"one": one, **other}))
+    table = build.results_table(worlds(tmp_path, {"one": one, "two": one, "three": third}))
     assert "across_setups" not in json.loads(FORMATS["json"](table))
     assert frames.across_setups(table).empty
 
