@@ -41,7 +41,7 @@ DARK = 0.6  # share of the span from which letters are white
 DOTS = {"student": style.BLACK, "teacher": style.TEACHER}  # colours of the gains, by continuer
 MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
 TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
-UNLIKE = "†: runs of the methods scatter unlike, so that p is unsure"
+UNEQUAL = "†: seeds vary unequally, so that p is unsure"
 SCORES = ("Untrained", "Vanilla")  # the first two columns, without a colour
 
 
@@ -63,9 +63,9 @@ class SetupLeads:
         return self.untrained, self.vanilla
 
     @property
-    def unlike(self) -> bool:
-        """Whether its differences were tested although runs do not scatter alike."""
-        return any(difference.unlike for difference in self.differences.values())
+    def unequal(self) -> bool:
+        """Whether its differences were tested although seeds vary unequally."""
+        return any(difference.unequal for difference in self.differences.values())
 
 
 @style.styled()
@@ -116,8 +116,8 @@ def _draw_grid(axes: Axes, setups: Sequence[SetupLeads], methods: Sequence[str])
     axes.grid(visible=False)
     _name_rows(axes, setups)
     notes = [TESTED, f"colours end at ± {span:g} points"]
-    if any(setup.unlike for setup in setups):
-        notes.append(UNLIKE)
+    if any(setup.unequal for setup in setups):
+        notes.append(UNEQUAL)
     axes.set_xlabel("\n".join(notes), fontsize=7)
     axes.set_title("score (%), and lead over vanilla (points)")
 
@@ -133,7 +133,7 @@ def _cell(difference: Difference | None) -> str:
 
 def _name_rows(axes: Axes, setups: Sequence[SetupLeads]) -> None:
     axes.set_yticks(range(len(setups)))
-    titles = [f"{setup.title}{' †' if setup.unlike else ''}" for setup in setups]
+    titles = [f"{setup.title}{' †' if setup.unequal else ''}" for setup in setups]
     for label in axes.set_yticklabels(titles, fontsize=7):
         label.set_parse_math(False)  # users name setups, and their dollar signs begin no formula
     # The grid and the gains share these limits, with the first setup on top.

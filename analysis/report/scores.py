@@ -35,15 +35,15 @@ CAPTION = "pass@1 (%), ± the reach of its 95 % interval, * over problems of one
 
 def scores_section(results: Table) -> Html:
     """The tables of each setup, the explanation and the notes."""
-    parts = []
+    parts, found = [], blocks(results.evidence)
     for setup in dict.fromkeys(column.setup for column in results.columns):
         parts.append(element("h3", results.title(setup)))
         parts.append(table(CAPTION, results.only(setup).sheet()))
         parts.append(_evidence(results, setup))
-        for block in blocks(results.evidence):
+        for block in found:
             if block.kind in ("confirmed", "cost") and block.setup == setup:
                 parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))
-    for block in blocks(results.evidence):
+    for block in found:
         if block.kind == "across":
             parts.append(element("h3", "All setups"))
             parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))

@@ -241,9 +241,9 @@ def to_reference(
             if gaps[key].p_value is not None:
                 tested[method] = gaps[key]
         if spread is not None and tested:
-            alike = significance.scatter_alike(of_seeds[key] for of_seeds in by_seed)
+            equal = significance.brown_forsythe(of_seeds[key] for of_seeds in by_seed)
             for method, gap in _corrected(tested, spread, level).items():
-                found[method][key] = replace(gap, alike=alike)
+                found[method][key] = replace(gap, equal_variances=equal)
     return found
 
 

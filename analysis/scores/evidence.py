@@ -11,7 +11,7 @@ from analysis.costs import TrainingCost, amount_text
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
 from analysis.scores.uncertainty import CONFIDENCE, Interval
-from orchestrator.selection.significance import UNLIKE, SeedSpread
+from orchestrator.selection.significance import UNEQUAL, SeedSpread
 
 # Behind the reach of an interval over problems, which is no measure of other training runs.
 ONE_RUN = "*"
@@ -51,8 +51,8 @@ class Difference:
     side, or where no two runs of a method differ. It is also None where the two were `chosen_from`
     different numbers of checkpoints: the best of more is higher by chance alone. `adjusted` counts
     the differences that interval and p-value are corrected for, by Dunnett's test; `holm` is
-    corrected by Holm's procedure. `alike` is the p-value of their assumption that the runs of all
-    methods scatter alike; None where it cannot be tested.
+    corrected by Holm's procedure. `equal_variances` is the p-value of their assumption that
+    seeds vary equally under all methods; None where it cannot be tested.
     """
 
     estimate: Estimate
@@ -61,12 +61,13 @@ class Difference:
     adjusted: int = 1
     holm: float | None = None
     chosen_from: tuple[int, int] | None = None
-    alike: float | None = None
+    equal_variances: float | None = None
 
     @property
-    def unlike(self) -> bool:
-        """Whether it was tested although the methods' runs do not scatter alike."""
-        return self.p_value is not None and self.alike is not None and self.alike < UNLIKE
+    def unequal(self) -> bool:
+        """Whether it was tested although seeds vary unequally under the methods."""
+        p_value = self.equal_variances
+        return self.p_value is not None and p_value is not None and p_value < UNEQUAL
 
     @property
     def shown(self) -> bool:

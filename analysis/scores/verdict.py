@@ -143,7 +143,7 @@ def _settled(gap: Difference, until: float | None) -> str:
 
     A difference that is shown rests on seeds that vary equally under all methods.
     """
-    if gap.shown and gap.unlike:
+    if gap.shown and gap.unequal:
         return "confirmed, but seeds vary unequally"
     if until is None or gap.p_value is None or gap.shown:
         return "confirmed"

@@ -8,7 +8,7 @@ from itertools import groupby
 from analysis.labels import AVERAGE, BASE, method_label
 from analysis.scores.evidence import ONE_RUN, Evidence, RowEvidence
 from analysis.scores.uncertainty import CONFIDENCE
-from orchestrator.selection.significance import UNLIKE
+from orchestrator.selection import significance
 
 FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
 PER_CENT = f"{100 * CONFIDENCE:g} %"
@@ -45,7 +45,7 @@ def explanation(evidence: Evidence) -> list[str]:
     for sentence in COLUMNS:
         if several or not sentence.startswith("Left-out"):
             sentences.append(sentence)
-    sentences += [*_unequal_families(evidence.rows), *_unlike_scatter(evidence)]
+    sentences += [*_unequal_families(evidence.rows), *_unequal_variances(evidence)]
     sentences += responses_sentences(evidence)
     sentences += CONFIRMED if evidence.confirmed else ()
     sentences += ACROSS if evidence.across else ()
@@ -130,17 +130,18 @@ def _seeds(rows: Sequence[RowEvidence]) -> str:
     return f"{count} seeds{'; few seeds' if min(counts) < FEW else ''}"
 
 
-def _unlike_scatter(evidence: Evidence) -> list[str]:
-    """Says so where averages were tested although the methods' runs do not scatter alike."""
+def _unequal_variances(evidence: Evidence) -> list[str]:
+    """Says so where averages were tested although seeds vary unequally under the methods."""
     setups: dict[str, None] = {}
     for row in (*evidence.rows, *evidence.confirmed):
         column = row.columns.get(AVERAGE)
-        if column is not None and column.difference is not None and column.difference.unlike:
+        if column is not None and column.difference is not None and column.difference.unequal:
             setups[row.setup] = None
     if not setups:
         return []
+    tested = f"Brown–Forsythe test, p < {significance.UNEQUAL:g}"
     return [
-        f"Seeds do not vary equally under all methods in {', '.join(setups)} (Brown–Forsythe test, p < {UNLIKE:g}): "
+        f"Seeds do not vary equally under all methods in {', '.join(setups)} ({tested}): "
         "there p and its interval are too sure of methods that vary more, and not sure enough of those that vary less."
     ]
 

@@ -5,12 +5,12 @@ one of several. Bootstrap intervals over problems are in `analysis.scores.uncert
 
 Training runs differ far more from each other than sets of problems do, and a handful of seeds is
 too few for a bootstrap. All methods of a setup take the same number of steps on the same data.
-Their runs are taken to scatter alike, so each method adds its degrees of freedom to one variance:
+Seeds are taken to vary equally under all of them, so each method adds its degrees of freedom to one variance:
 
     s² = Σ_m Σ_i (x_mi − x̄_m)² / Σ_m (n_m − 1)
 
 where x_mi is the score of method m's selected checkpoint trained with seed i (Student 1908; Cox and
-Reid, "The Theory of the Design of Experiments", §2.2). `scatter_alike` tests that assumption. The
+Reid, "The Theory of the Design of Experiments", §2.2). `brown_forsythe` tests that assumption. The
 benchmark's problems are taken as given: intervals say nothing about other problems.
 """
 
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-UNLIKE = 0.01  # p-value of `scatter_alike` below which a table says that methods scatter unlike
-FEWEST_TO_SCATTER = 3  # runs of a method: the distances of two runs from their median are equal
+UNEQUAL = 0.01  # p-value of `brown_forsythe` below which a table says that seeds vary unequally
+FEWEST_TO_VARY = 3  # runs of a method: the distances of two runs from their median are equal
 NODES = 40  # of each of the two integrals: p-values to 3e-5
 
 
@@ -61,19 +61,19 @@ def pool(methods: Iterable[Sequence[Fraction | float]]) -> SeedSpread | None:
     return SeedSpread(sqrt(squares / freedom), freedom)
 
 
-def scatter_alike(methods: Iterable[Sequence[Fraction | float]]) -> float | None:
-    """The p-value of the assumption that all methods' runs scatter alike.
+def brown_forsythe(methods: Iterable[Sequence[Fraction | float]]) -> float | None:
+    """The p-value of the assumption that seeds vary equally under all methods.
 
     It is that of an analysis of variance of the distances |x_mi − median_m| (Brown and Forsythe
     1974, "Robust tests for the equality of variances"). Methods with fewer than three runs say
-    nothing of their scatter and are left out; None where fewer than two are left, or where all
+    nothing of their variance and are left out; None where fewer than two are left, or where all
     distances within each method are equal.
     """
     from scipy.special import fdtrc
 
     distances: list[Array] = []
     for scores in methods:
-        if len(scores) >= FEWEST_TO_SCATTER:
+        if len(scores) >= FEWEST_TO_VARY:
             runs = np.array(scores, dtype=float)
             distances.append(np.abs(runs - np.median(runs)))
     if len(distances) < 2:

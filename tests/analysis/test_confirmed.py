@@ -289,8 +289,10 @@ def test_no_mean_is_taken_before_all_setups_are_confirmed(
 ALIKE = (10, 11, 10, 12, 10, 11, 9, 11)
 
 
-@pytest.mark.parametrize("of_trust_region", [(1, 20, 3, 19, 0, 17, 5, 20), ALIKE])
-def test_runs_that_do_not_scatter_alike_are_named(
+@pytest.mark.parametrize(
+    "of_trust_region", [(1, 20, 3, 19, 0, 17, 5, 20), (20, 11, 20, 12, 14, 20, 13, 20), ALIKE]
+)
+def test_setups_whose_seeds_vary_unequally_are_named(
     tmp_path: Path, of_trust_region: tuple[int, ...]
 ) -> None:
     study = study_of(tmp_path, "confirm.seeds=[5,6,7,8,9,10,11,12]")
@@ -300,6 +302,10 @@ def test_runs_that_do_not_scatter_alike_are_named(
         for unit, right in zip(confirming, rights, strict=True):
             scored(tmp_path, study.experiment, unit, right, fresh=True)
     table = build.results_table(study)
+    unequal = of_trust_region != ALIKE
     sentence = "Seeds do not vary equally under all methods in arithmetic (Brown–Forsythe test"
     for text in (on_terminal(table, 80), FORMATS["json"](table)):
-        assert (sentence in flat(text)) == (of_trust_region != ALIKE)
+        assert (sentence in flat(text)) == unequal
+    judged = [sentence for sentence in table.verdict.sentences if sentence.startswith("TRB")]
+    better = unequal and sum(of_trust_region) > 100
+    assert [line.endswith("(confirmed, but seeds vary unequally).") for line in judged] == [better]

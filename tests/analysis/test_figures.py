@@ -448,7 +448,7 @@ LEADS = [
         Fraction(21, 2),
     ),
     setup_map.SetupLeads(
-        "unprobed", {"skd": replace(lead(2, 0.2), alike=0.001)}, {"student": None}
+        "unprobed", {"skd": replace(lead(2, 0.2), equal_variances=0.001)}, {"student": None}
     ),
 ]
 
@@ -456,7 +456,7 @@ LEADS = [
 def test_a_map_has_a_row_for_each_setup() -> None:
     grid, gains = setup_map.draw(LEADS, ["skd", "sft_warmup"]).axes
     assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed †"]
-    assert "†" in grid.get_xlabel(), "the mark of runs that scatter unlike is explained"
+    assert "†" in grid.get_xlabel(), "the mark of unequal variances is explained"
     assert ticks(grid) == ["Untrained", "Vanilla", "SKD", "SFT\nwarmup"]
     cells = {text.get_position(): text.get_text() for text in grid.texts}
     assert [[cells[column, row] for column in range(4)] for row in range(3)] == [

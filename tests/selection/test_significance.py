@@ -31,18 +31,20 @@ def test_there_is_no_spread_without_two_runs_that_differ(methods: list[list[floa
     assert significance.pool(methods) is None
 
 
-def test_scatter_is_compared_as_by_brown_and_forsythe() -> None:
+def test_variances_are_compared_as_by_levenes_test_around_the_median() -> None:
     methods = [[50.0, 52.0, 55.0, 51.0], [48.0, 12.0, 71.0], [1.0, 2.0, 4.0, 9.0], [3.0, 90.0]]
     expected: Any = stats.levene(*methods[:3], center="median")
-    found = significance.scatter_alike(methods)
-    assert found == pytest.approx(expected.pvalue), "two runs say nothing of their scatter"
+    found = significance.brown_forsythe(methods)
+    assert found == pytest.approx(expected.pvalue), "two runs say nothing of their variance"
 
 
 @pytest.mark.parametrize(
     "methods", [[], [[1.0, 2.0, 4.0]], [[1.0, 2.0], [3.0, 9.0]], [[5.0] * 3, [7.0] * 4]]
 )
-def test_scatter_of_one_method_or_of_equal_runs_is_not_compared(methods: list[list[float]]) -> None:
-    assert significance.scatter_alike(methods) is None
+def test_the_variance_of_one_method_or_of_equal_runs_is_not_compared(
+    methods: list[list[float]],
+) -> None:
+    assert significance.brown_forsythe(methods) is None
 
 
 def test_two_methods_are_compared_as_by_students_test() -> None:
