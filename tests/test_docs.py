@@ -30,7 +30,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import methods
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.units import expand
+from orchestrator.experiment.units import checkpoint_steps, expand
 from orchestrator.grading.grader import Grader
 from orchestrator.models.checkpoints import checkpoint_of
 from orchestrator.models.shipped import EXPERIMENTS
@@ -124,14 +124,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     experiment = load_experiment(EXPERIMENTS / "quickstart.yaml")
     units = expand(experiment, runs)
     for unit in units:
-        steps = {"base_eval": [0], "sft": []}.get(unit.kind, [20, 40, 60])
-        write_run(
-            runs,
-            experiment,
-            unit,
-            {step: [step // 20, (unit.seed or 0) % 3] for step in steps},
-            unit.steps,
-        )
+        setup = experiment.setups[unit.setup]
+        steps = [0] if unit.kind == "base_eval" else checkpoint_steps(unit, setup)
+        if unit.is_supervised:
+            steps = []  # its checkpoints are starts, and are not evaluated
+        others = len(setup.evaluation.benchmarks) - 1
+        scores = {
+            step: [place, *[(unit.seed or 0) % 3] * others] for place, step in enumerate(steps, 1)
+        }
+        write_run(runs, experiment, unit, scores, unit.steps)
         with closing(RunWriter(runs, unit.id)) as run:
             for step in range(unit.steps):
                 run.append_timing(

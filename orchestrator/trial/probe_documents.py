@@ -97,11 +97,12 @@ def solved_example(
 ) -> dict[str, Any]:
     """Solve every budget at the first visited prefix where the policies clearly differ.
 
-    They clearly differ if KL(q‖p) is above the median of all visited prefixes, and the teacher
-    favours one of several tokens that the student finds plausible. Without such a prefix, the one
-    with the largest KL(q‖p) is taken. `path` holds pairs of β and KL(μ_β‖p) in nats.
+    They clearly differ if KL(q‖p) is above the smallest budget, so that it binds, and above the
+    median of all visited prefixes, and if the teacher favours one of several tokens that the
+    student finds plausible. Without such a prefix, the one with the largest KL(q‖p) is taken.
+    `path` holds pairs of β and KL(μ_β‖p) in nats.
     """
-    row, position = _telling_prefix(student, teacher, visited)
+    row, position = _telling_prefix(student, teacher, visited, min(budgets))
     prompt, response = visited[row]
     end = (prompt, response[: position + 1])
     log_p = _last_log_probs(student, end)
@@ -127,7 +128,7 @@ def solved_example(
 
 
 def _telling_prefix(
-    student: CausalModel, teacher: CausalModel, visited: list[Visited]
+    student: CausalModel, teacher: CausalModel, visited: list[Visited], budget: float
 ) -> tuple[int, int]:
     """Index of a response, and of the position in it just after the chosen prefix."""
     places: list[tuple[int, int]] = []
@@ -142,7 +143,8 @@ def _telling_prefix(
             favourite = plausible.gather(-1, log_q.argmax(-1, keepdim=True))[:, 0]
             torn.append((favourite & (plausible.sum(-1) > PLAUSIBLE_TOKENS)).cpu())
     kl = torch.cat(divergences)
-    telling = ((kl > kl.median()) & torch.cat(torn)).nonzero()[:, 0]
+    apart = (kl > kl.median()) & (kl > budget)
+    telling = (apart & torch.cat(torn)).nonzero()[:, 0]
     return places[int(telling[0]) if len(telling) else int(kl.argmax())]
 
 

@@ -16,7 +16,7 @@ from orchestrator.sheet import Cell
 
 ZERO, POINT, LINE, BLANK = "│", "●", "─", " "
 BELOW, ABOVE = "◀", "▶"  # in place of the point, for a difference beyond the axis
-FARTHEST = 10.0  # points on either side of zero that an axis shows at most
+FARTHEST = 20.0  # points on either side of zero that an axis shows at most
 
 
 @dataclass(frozen=True)

@@ -60,5 +60,5 @@ def test_caches_of_full_length() -> None:
 def test_a_serving_engine_on_cpus_holds_a_batch_within_its_limit() -> None:
     assert cpu_cache_tokens(setup(), 1000) == GIB // (112 * 1024)
     assert cpu_cache_tokens(setup(), 8000) == 16_000, "two sequences at least"
-    small = load_experiment(ROOT / "experiments" / "quickstart.yaml").setups["arithmetic"]
+    small = load_experiment(ROOT / "experiments" / "arithmetic-seeds.yaml").setups["arithmetic"]
     assert cpu_cache_tokens(small, 10) == 512 * 10

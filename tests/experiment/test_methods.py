@@ -376,7 +376,7 @@ def test_adapters_have_stages_of_their_own_beside_the_shared_one() -> None:
     """A stage of adapters has rank and rate in its id; the stage of all weights keeps its id."""
     whole = "methods.sft_warmup={K: [15]}"
     adapted = "methods.simple_opd={K: [15], rank: [4, 8], lr: [0.01]}"
-    path = ROOT / "experiments" / "quickstart.yaml"
+    path = ROOT / "tests" / "experiments" / "quickstart.yaml"
     plain, both = (
         expand(load_experiment(path, [whole, *more, "seeds=[0]", "confirm=null"]))
         for more in ([], [adapted])

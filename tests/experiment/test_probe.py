@@ -15,15 +15,15 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import PROMPTS_AT_ONCE, probe_unit, truncation_lengths
 from tests.sweeps import ROOT
 
-QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+SUMS = ROOT / "experiments" / "arithmetic-seeds.yaml"
 
 
-def quickstart(*overrides: str) -> Experiment:
-    return load_experiment(QUICKSTART, overrides)
+def sums(*overrides: str) -> Experiment:
+    return load_experiment(SUMS, overrides)
 
 
 def unit_id(*overrides: str) -> str:
-    return probe_unit(quickstart(*overrides), "arithmetic").id
+    return probe_unit(sums(*overrides), "arithmetic").id
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_does_not_leaves_it(override: str) -> None:
 
 
 def test_two_setups_have_two_probes() -> None:
-    paper = load_experiment(QUICKSTART.with_name("paper.yaml"))
+    paper = load_experiment(SUMS.with_name("paper.yaml"))
     units = [probe_unit(paper, name) for name in paper.setups]
     assert len({unit.id for unit in units}) == 2
     assert [unit.knobs for unit in units] == [{"epsilon": 0.05}] * 2
@@ -77,8 +77,8 @@ def test_two_setups_have_two_probes() -> None:
 
 def test_the_budget_is_the_largest_of_the_grid_unless_it_is_set() -> None:
     two = "methods.trust_region.epsilon0=[0.01,0.05]"
-    assert probe_unit(quickstart(two), "arithmetic").identity["budgets"] == [0.01, 0.05]
-    chosen = probe_unit(quickstart(two, "probe.epsilon=0.02"), "arithmetic")
+    assert probe_unit(sums(two), "arithmetic").identity["budgets"] == [0.01, 0.05]
+    chosen = probe_unit(sums(two, "probe.epsilon=0.02"), "arithmetic")
     assert chosen.knobs == {"epsilon": 0.02}
     assert chosen.identity["budgets"] == [0.01, 0.02, 0.05]
 
@@ -93,13 +93,13 @@ def test_without_a_budget_there_is_no_probe(grid: str) -> None:
 
 
 def test_lengths_are_tokens_or_shares_of_the_response() -> None:
-    setup = quickstart("probe.lengths=[0.5,3,0.24,24]").setups["arithmetic"]
+    setup = sums("probe.lengths=[0.5,3,0.24,24]").setups["arithmetic"]
     assert truncation_lengths(setup) == [3, 12, 24]
 
 
 @pytest.mark.parametrize("prompts", [1, PROMPTS_AT_ONCE, PROMPTS_AT_ONCE + 1])
 def test_a_commit_has_so_many_prompts(prompts: int) -> None:
-    unit = probe_unit(quickstart(f"probe.prompts={prompts}"), "arithmetic")
+    unit = probe_unit(sums(f"probe.prompts={prompts}"), "arithmetic")
     assert (unit.steps - 1) * PROMPTS_AT_ONCE < prompts <= unit.steps * PROMPTS_AT_ONCE
 
 
@@ -126,7 +126,7 @@ def test_mistakes_are_one_line(
     override: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["probe", "continuation", str(QUICKSTART), override, "--runs", str(tmp_path / "runs")])
+        main(["probe", "continuation", str(SUMS), override, "--runs", str(tmp_path / "runs")])
     captured = capsys.readouterr()
     assert ended.value.code == 2
     assert captured.err.startswith(f"trb: {words}")

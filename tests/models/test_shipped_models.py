@@ -1,4 +1,4 @@
-"""The shipped models are those of the shipped setup's recipes, whole, and made again they follow
+"""The shipped models are those of the shipped setups' recipes, whole, and made again they follow
 the same law.
 
 `python -m tests.models.test_shipped_models` makes them anew in `experiments/models/` and writes
@@ -27,18 +27,20 @@ from orchestrator.models.shipped import MODELS, shipped_model
 from orchestrator.records.files import file_sha256, verify_files
 
 ROLES = ("student", "teacher")
+SETUPS = ("arithmetic", "derailing")
 EXAMPLES = 512  # problems that neither recipe draws
 # Mean KL in nats a token. Made with other instruction sets (ATEN_CPU_CAPABILITY), which round
 # differently, students were 0.005 to 0.011 apart and teachers 0.0001 to 0.0004.
 SAME_LAW = {"student": 0.03, "teacher": 0.003}
 
 
+@pytest.mark.parametrize("name", SETUPS)
 @pytest.mark.parametrize("role", ROLES)
-def test_the_setup_of_the_quickstart_has_its_models_shipped(role: str) -> None:
-    setup = load_setup("arithmetic")
+def test_the_embedded_setups_have_their_models_shipped(name: str, role: str) -> None:
+    setup = load_setup(name)
     shipped = shipped_model(made_models.recipe_of(getattr(setup, role), setup))
     assert shipped is not None
-    assert shipped.folder == MODELS / f"arithmetic-{role}"
+    assert shipped.folder == MODELS / f"{name}-{role}"
     verify_files(shipped.folder, shipped.files, "")
     assert sorted(shipped.files) == sorted(path.name for path in shipped.folder.iterdir())
 
@@ -82,14 +84,15 @@ def test_a_folder_of_an_earlier_version_keeps_its_models(tmp_path: Path) -> None
 
 
 @pytest.mark.models
-def test_made_again_they_follow_the_same_law(tmp_path: Path) -> None:
-    for role, again in make_again(tmp_path).items():
-        assert mean_kl(MODELS / f"arithmetic-{role}", again) < SAME_LAW[role], role
+@pytest.mark.parametrize("name", SETUPS)
+def test_made_again_they_follow_the_same_law(name: str, tmp_path: Path) -> None:
+    for role, again in make_again(name, tmp_path).items():
+        assert mean_kl(MODELS / f"{name}-{role}", again) < SAME_LAW[role], role
 
 
-def make_again(parent: Path) -> dict[str, Path]:
-    """Both models, made side by side by their recipes; the folder of each."""
-    setup, folders, children = load_setup("arithmetic"), {}, []
+def make_again(name: str, parent: Path) -> dict[str, Path]:
+    """Both models of a setup, made side by side by their recipes; the folder of each."""
+    setup, folders, children = load_setup(name), {}, []
     for role in ROLES:
         model = getattr(setup, role)
         folders[role] = parent / made_models.recipe_of(model, setup)
@@ -124,11 +127,12 @@ def mean_kl(first: Path, second: Path) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = {}
-        for role, source in make_again(Path(folder)).items():
-            target = MODELS / f"arithmetic-{role}"
-            shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(source, target)
-            made[source.name] = {"folder": target.name, "files": made_models.recorded(source)}
+        for name in SETUPS:
+            for role, source in make_again(name, Path(folder)).items():
+                target = MODELS / f"{name}-{role}"
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(source, target)
+                made[source.name] = {"folder": target.name, "files": made_models.recorded(source)}
     (MODELS / "made.json").write_text(
         json.dumps(made, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )

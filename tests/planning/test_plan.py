@@ -177,7 +177,7 @@ def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
         falling = [share.at(scenario) for share in shares]
         assert falling == sorted(falling, reverse=True)
     assert shares[-1] == shares[-2]
-    small = expected_share(20, planned(name="quickstart").experiment.setups["arithmetic"])
+    small = expected_share(20, planned(name="arithmetic-seeds").experiment.setups["arithmetic"])
     assert small.low > shares[2].low
     assert small.high == 1
 

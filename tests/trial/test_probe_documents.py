@@ -43,8 +43,12 @@ def visited(models: tuple[CausalModel, CausalModel]) -> list[Visited]:
     ]
 
 
-def solve(models: tuple[CausalModel, CausalModel], visited: list[Visited]) -> dict[str, Any]:
-    return solved_example(*models, visited, cast(Any, Digits()), BUDGETS)
+def solve(
+    models: tuple[CausalModel, CausalModel],
+    visited: list[Visited],
+    budgets: list[float] = BUDGETS,
+) -> dict[str, Any]:
+    return solved_example(*models, visited, cast(Any, Digits()), budgets)
 
 
 def prefixes(
@@ -69,17 +73,17 @@ def prefixes(
 
 
 def expected_prefix(
-    models: tuple[CausalModel, CausalModel], visited: list[Visited]
+    models: tuple[CausalModel, CausalModel], visited: list[Visited], budget: float = BUDGETS[0]
 ) -> tuple[Any, ...] | None:
-    """The first prefix with KL(q‖p) above the median, a student torn among > 3 tokens, the
-    teacher's favourite in.
+    """The first prefix with KL(q‖p) above the median and the budget, a student torn among > 3
+    tokens, the teacher's favourite in.
     """
     found = prefixes(models, visited)
     kls = [reference.kl(log_q, log_p) for _, _, log_p, log_q in found]
     median = sorted(kls)[(len(kls) - 1) // 2]
     for place, kl in zip(found, kls, strict=True):
         plausible = np.exp(place[2]) > 0.05
-        if kl > median and plausible.sum() > 3 and plausible[place[3].argmax()]:
+        if kl > max(median, budget) and plausible.sum() > 3 and plausible[place[3].argmax()]:
             return place
     return None
 
@@ -93,6 +97,21 @@ def test_the_prefix_is_the_first_telling_one(
     monkeypatch.setattr(probe_documents, "HEAD_CHUNK", 5)
     again = solve(models, visited)
     assert (again["prompt"], again["prefix"]) == expected[:2]
+
+
+def test_the_smallest_budget_binds_at_the_prefix(
+    models: tuple[CausalModel, CausalModel], visited: list[Visited]
+) -> None:
+    first = solve(models, visited)
+    budget = first["kl_teacher"] * 1.01
+    example, expected = (
+        solve(models, visited, [100.0, budget]),
+        expected_prefix(models, visited, budget),
+    )
+    assert expected is not None
+    assert (example["prompt"], example["prefix"]) == expected[:2]
+    assert (example["prompt"], example["prefix"]) != (first["prompt"], first["prefix"])
+    assert example["solutions"][1]["beta"] < 1
 
 
 def test_its_numbers_are_those_of_the_models(

@@ -67,11 +67,11 @@ def test_an_axis_shows_interval_point_and_zero() -> None:
     assert axis.draw(difference(-1.0, -2.0, 0.5)) == "──●─┼─   "
 
 
-def test_an_axis_ends_at_ten_points_and_points_beyond() -> None:
+def test_an_axis_ends_at_twenty_points_and_points_beyond() -> None:
     collapsed = difference(-80.0, -82.0, -78.0)
     axis = IntervalAxis.around([collapsed, difference(1.0, -1.0, 3.0)], 27)
-    assert (axis.low, axis.high) == (-10.0, 3.0)
+    assert (axis.low, axis.high) == (-20.0, 3.0)
     assert axis.draw(collapsed)[0] == "◀"
     assert IntervalAxis(-1.0, 1.0, 9).draw(difference(7.0, 6.0, 8.0))[-1] == "▶"
-    assert axis.heading().split() == ["−10.0", "+3.0"]
+    assert axis.heading().split() == ["−20.0", "+3.0"]
     assert len(axis.heading()) == len(axis.draw(None)) == 27

@@ -25,7 +25,7 @@ PROBLEMS, SAMPLES = 80, 8
 
 def test_a_model_scores_the_same_on_both_engines(tmp_path: Path) -> None:
     skip_without("sglang")
-    setup = load_experiment(ROOT / "experiments" / "quickstart.yaml").setups["arithmetic"]
+    setup = load_experiment(ROOT / "experiments" / "arithmetic-seeds.yaml").setups["arithmetic"]
     assert setup.student.recipe is not None
     assert setup.teacher.recipe is not None
     # Half of the usual training: some answers are right and some are not.
