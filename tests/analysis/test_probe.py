@@ -23,7 +23,7 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.sweeps import ROOT
 
-QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+QUICKSTART = ROOT / "experiments" / "arithmetic-seeds.yaml"
 N = 8  # answers of a prompt
 Correct = Callable[[str, str, int, int], int]  # behavior, continuer, t, prompt → correct of N
 

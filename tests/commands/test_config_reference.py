@@ -165,9 +165,9 @@ def test_the_command_prints_an_experiment_as_text_and_json(
 ) -> None:
     code, out, err = printed(capsys, str(QUICKSTART), "training.steps=5")
     assert (code, err) == (0, "")
-    assert "arithmetic.training.steps = 5  # override" in out.splitlines()
+    assert "derailing.training.steps = 5  # override" in out.splitlines()
     code, out, _ = printed(capsys, str(QUICKSTART), "training.steps=5", "--json")
-    assert json.loads(out)["arithmetic.training.steps"] == {"value": 5, "origin": "override"}
+    assert json.loads(out)["derailing.training.steps"] == {"value": 5, "origin": "override"}
 
 
 def test_an_invalid_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,5 +189,5 @@ def test_an_experiment_may_be_shipped_or_a_results_folder(
     code, of_folder, _ = printed(capsys, str(folder), "training.steps=7", "--json")
     assert code == 0
     values = json.loads(of_folder)
-    assert values["arithmetic.training.steps"] == {"value": 7, "origin": "override"}
-    assert values["arithmetic.training.top_k"]["origin"] == "results/quickstart/experiment.yaml"
+    assert values["derailing.training.steps"] == {"value": 7, "origin": "override"}
+    assert values["derailing.training.top_k"]["origin"] == "results/quickstart/experiment.yaml"
