@@ -24,7 +24,7 @@ quickstart: setup
 test: .venv/.dev
 	$(BIN)/python -m pytest
 
-# The shipped models made again by their recipes: more than a minute of two cores.
+# The shipped models made again by their recipes: minutes of two cores.
 test-models: .venv/.dev
 	$(BIN)/python -m pytest -n 0 -m models tests/models
 

@@ -23,6 +23,7 @@ SETUPS: Mapping[str, str] = MappingProxyType(
         "qwen3-1.7b": "Qwen3-1.7B-Base ← Qwen3-8B",
         "qwen3-0.6b": "Qwen3-0.6B-Base ← Qwen3-4B",
         "arithmetic": "Arithmetic",
+        "derailing": "Derailing teacher",
     }
 )
 

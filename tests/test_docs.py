@@ -125,9 +125,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     units = expand(experiment, runs)
     for unit in units:
         setup = experiment.setups[unit.setup]
-        steps = [0] if unit.kind == "base_eval" else checkpoint_steps(unit, setup)
-        if unit.is_supervised:
-            steps = []  # its checkpoints are starts, and are not evaluated
+        steps = {"base_eval": [0], "sft": []}.get(unit.kind, checkpoint_steps(unit, setup))
         others = len(setup.evaluation.benchmarks) - 1
         scores = {
             step: [place, *[(unit.seed or 0) % 3] * others] for place, step in enumerate(steps, 1)

@@ -5,7 +5,8 @@ one of several. Bootstrap intervals over problems are in `analysis.scores.uncert
 
 Training runs differ far more from each other than sets of problems do, and a handful of seeds is
 too few for a bootstrap. All methods of a setup take the same number of steps on the same data.
-Seeds are taken to vary equally under all of them, so each method adds its degrees of freedom to one variance:
+Seeds are taken to vary equally under all of them, so each method adds its degrees of freedom to one
+variance:
 
     s² = Σ_m Σ_i (x_mi − x̄_m)² / Σ_m (n_m − 1)
 

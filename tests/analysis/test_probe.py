@@ -23,14 +23,14 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.sweeps import ROOT
 
-QUICKSTART = ROOT / "experiments" / "arithmetic-seeds.yaml"
+SUMS = ROOT / "experiments" / "arithmetic-seeds.yaml"
 N = 8  # answers of a prompt
 Correct = Callable[[str, str, int, int], int]  # behavior, continuer, t, prompt → correct of N
 
 
 @pytest.fixture
 def experiment() -> Experiment:
-    return load_experiment(QUICKSTART, ["probe.lengths=[8,4]", "probe.prompts=60"])
+    return load_experiment(SUMS, ["probe.lengths=[8,4]", "probe.prompts=60"])
 
 
 def write(runs: Path, experiment: Experiment, correct: Correct, done: bool = True) -> Study:
@@ -161,7 +161,7 @@ def test_documents(experiment: Experiment, tmp_path: Path) -> None:
 
 
 def test_an_experiment_without_a_trust_region_has_no_probe(tmp_path: Path) -> None:
-    experiment = load_experiment(QUICKSTART, ["methods.trust_region=null"])
+    experiment = load_experiment(SUMS, ["methods.trust_region=null"])
     assert probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic") == {}
     assert probe.example(Study(experiment, [], tmp_path), "arithmetic") is None
 

@@ -30,7 +30,7 @@ ROLES = ("student", "teacher")
 SETUPS = ("arithmetic", "derailing")
 EXAMPLES = 512  # problems that neither recipe draws
 # Mean KL in nats a token. Made with other instruction sets (ATEN_CPU_CAPABILITY), which round
-# differently, students were 0.005 to 0.011 apart and teachers 0.0001 to 0.0004.
+# differently, students were 0.002 to 0.011 apart and teachers 0.0001 to 0.0015.
 SAME_LAW = {"student": 0.03, "teacher": 0.003}
 
 
