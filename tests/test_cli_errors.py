@@ -341,6 +341,7 @@ def test_a_file_instead_of_the_runs_folder(command: str, capsys: Capture) -> Non
         ("setups: [arithmetic]\nname: ${nowhere}\n", "broken.yaml: "),
         ("setups: [arithmetic]\n", "methods: {}"),
         ("setups: [null]\nmethods: {vanilla: {}}\n", "setups[0]: no value"),
+        ("setups: {sums: null}\nmethods: {vanilla: {}}\n", "setups.sums: no value"),
         ("setups: [arithmetic]\nmethods: {1: {}}\n", "methods.1: unknown"),
         ("setups: [arithmetic]\nmethods: {vanilla: {1: 2}}\n", "methods.vanilla.1: unknown"),
         (

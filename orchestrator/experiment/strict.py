@@ -64,7 +64,8 @@ def _refusal(kind: Any, error: ErrorDetails, key: str) -> UserError:
         return _unknown_key(around.kind, key, str(error["loc"][-1]))
     expected = _expected(error, place, key)
     if error["input"] is None:
-        return UserError(f"{key}: no value: expected {expected}", key)
+        missing = f"no value: expected {expected}"
+        return UserError(f"{key}: {missing}" if key else missing, key)
     return refuse(key or "file", error["input"], expected)
 
 
