@@ -20,9 +20,8 @@ from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Invocation, Study
 
 SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
-QUICKSTART = (
-    Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"
-)  # of the tests' own
+# The tests' own quickstart, on `arithmetic`.
+QUICKSTART = Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"
 SAMPLES = 4  # as quickstart asks for
 
 Scores = Mapping[

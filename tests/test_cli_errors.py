@@ -18,9 +18,9 @@ from orchestrator.cli import main
 from orchestrator.commands.config_reference import resolved
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
-from tests.sweeps import NO_MIRROR, ROOT, TINY_SETUP, TINY_SHAPE, environment, trb
+from tests.fake_runs import QUICKSTART
+from tests.sweeps import NO_MIRROR, TINY_SETUP, TINY_SHAPE, environment, trb
 
-QUICKSTART = ROOT / "tests" / "experiments" / "quickstart.yaml"
 SHA = "0" * 64
 # The config.json of a model folder that agrees with TINY_SETUP.
 MODEL_CONFIG = {

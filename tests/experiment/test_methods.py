@@ -55,6 +55,7 @@ from orchestrator.policy.spec import (
     TrustRegion,
 )
 from orchestrator.workers.engines import lora_of
+from tests.fake_runs import QUICKSTART
 from tests.policy.reference import PAPER_BUDGETS
 from tests.sweeps import ROOT
 
@@ -376,9 +377,8 @@ def test_adapters_have_stages_of_their_own_beside_the_shared_one() -> None:
     """A stage of adapters has rank and rate in its id; the stage of all weights keeps its id."""
     whole = "methods.sft_warmup={K: [15]}"
     adapted = "methods.simple_opd={K: [15], rank: [4, 8], lr: [0.01]}"
-    path = ROOT / "tests" / "experiments" / "quickstart.yaml"
     plain, both = (
-        expand(load_experiment(path, [whole, *more, "seeds=[0]", "confirm=null"]))
+        expand(load_experiment(QUICKSTART, [whole, *more, "seeds=[0]", "confirm=null"]))
         for more in ([], [adapted])
     )
     stages = {unit.id: unit for unit in both if unit.is_supervised}
