@@ -21,8 +21,13 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
 from orchestrator.models import made_models
-from orchestrator.models.checkpoints import check_config, check_same_tokens, checkpoint_of
-from orchestrator.models.folders import MODEL_TYPE, check_folder
+from orchestrator.models.checkpoints import (
+    check_config,
+    check_passes,
+    check_same_tokens,
+    checkpoint_of,
+)
+from orchestrator.models.folders import check_folder
 from orchestrator.models.making import Report, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.workers.spec import Pairs, WorkerSpec
@@ -61,11 +66,12 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
             check_config(f"{name}.{role}", model, existing[role], setup)
     for role, checkpoint in existing.items():
         if getattr(setup, role).recipe is None:  # all bytes of a made model were compared
-            check_folder(
-                f"{name}.{role}", Path(checkpoint.path), (MODEL_TYPE,), tokenizer=role == "teacher"
-            )
+            check_folder(f"{name}.{role}", Path(checkpoint.path), tokenizer=role == "teacher")
     if len(existing) == 2:
         check_same_tokens(name, existing["student"], existing["teacher"])
+    for role, checkpoint in existing.items():
+        if getattr(setup, role).recipe is None:
+            check_passes(f"{name}.{role}", Path(checkpoint.path), setup.context)
 
 
 def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
