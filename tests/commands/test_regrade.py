@@ -229,6 +229,17 @@ def test_stored_answers_stay_where_only_a_part_has_texts(
     assert "; 200 of these texts give another answer now" in out
 
 
+def test_a_thought_that_the_prompt_opens_is_no_answer() -> None:
+    _, (text, *_) = stale(keeps=1)
+    thought = replace(text, text=rf"Perhaps \boxed{{{text.gold}}}. Or")
+    with Grader() as grader:
+        for prompt, answer in [("1+1=?\n", text.gold), ("1+1=?\n<think>\n", None)]:
+            graded = regrade.grade_text(
+                replace(thought, prompt=prompt), Gold(str(text.gold)), grader, anew=True
+            )
+            assert (graded.answer, graded.right) == (answer, answer is not None)
+
+
 def test_texts_are_carried_over_with_their_scores(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
