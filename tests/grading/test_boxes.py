@@ -57,7 +57,7 @@ def test_last_boxed(text: str, content: str | None) -> None:
         r"\boxed a box", r"\boxed I was", r"\(\boxed\) so 5", r"\boxed notation for 2 answers", "\\boxed\nNow 5",
         r"\boxed{}", r"\boxed{...}", r"\boxed{…}", r"\boxed{\ldots}", r"\boxed{\text{...}}", r"\boxed{$\dots$}",
         r"\boxed{?}", r"\boxed{___}", r"\boxed{\_\_}", r"\boxed{\,}", r"\boxed{\square}", r"\fbox{ }",
-        r"\boxed{answer}", r"\boxed{ANSWER}", r"\boxed{the answer}", r"\boxed{Your Answer Here}", 
+        r"\boxed{answer}", r"\boxed{ANSWER}", r"\boxed{the answer}", r"\boxed{Your Answer Here}",
         r"\boxed{your_answer}",
         r"\boxed{<your answer>}", r"\boxed{[answer]}", r"\boxed{\text{final answer}}", r"\boxed{final\_answer}",
         r"\boxed{insert answer here}", r"\boxed{**answer**}", r"\boxed{result}", r"\boxed{your choice}",
