@@ -57,10 +57,20 @@ def grade_file(path: Path, out: Path | None, judge: str = MATH) -> GradeCounts:
         row.pop("timed_out", None)  # that of an earlier grading
         row |= {"correct": grade.correct, "extracted": grade.extracted}
         row |= {"timed_out": True} if grade.timed_out else {}
-        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        lines.append(_line(row))
     if out is not None:
         write_atomically(out, "".join(lines), shared=True)
     return counts
+
+
+def _line(row: dict[str, Any]) -> str:
+    """The row as a line; in ASCII where half of a surrogate pair cannot be written in UTF-8."""
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return json.dumps(row) + "\n"
+    return line
 
 
 def _read_rows(path: Path) -> Iterator[tuple[dict[str, Any], Gold]]:

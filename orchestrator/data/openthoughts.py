@@ -19,7 +19,8 @@ from orchestrator.data.cache import cached, is_cached
 from orchestrator.data.files import iterate_rows, verify_sha256
 from orchestrator.data.hub import check_hub_id, iterate_hub
 from orchestrator.errors import UserError
-from orchestrator.grading.grader import GRADER_VERSION, MAX_ANSWER_CHARS, last_boxed
+from orchestrator.grading.boxes import MAX_ANSWER_CHARS, last_boxed, without_thoughts
+from orchestrator.grading.grader import GRADER_VERSION
 
 MATH_SOURCE = "ai2-adapt-dev/openmath-2-math"
 COLUMNS = ("domain", "source", "conversations")
@@ -97,10 +98,12 @@ def scan(rows: Iterable[dict[str, Any]], where: str) -> Thoughts:
 def last_answer(text: str) -> str | None:
     """Extract a response's answer as the grader does; None if empty or too long to be graded right.
 
-    A response may have 100,000 characters, and `last_boxed` reads all of a text. It therefore gets
-    the end of the response first, from CONTEXT_CHARS before the last box: boxes of one answer stand
-    side by side. It reads the whole response only if that end has no complete box.
+    Boxes within thoughts do not count. A response may have 100,000 characters, and `last_boxed`
+    reads all of a text. It therefore gets the end of the response first, from CONTEXT_CHARS before
+    the last box: boxes of one answer stand side by side. It reads the whole response only if that
+    end has no complete box.
     """
+    text = without_thoughts(text)
     if "box" not in text:
         return None
     end = text[max(0, text.rfind("box") - CONTEXT_CHARS) :]

@@ -13,6 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.config import PromptTemplate
 from orchestrator.errors import UserError
+from orchestrator.grading.boxes import open_thought
+
+# More tokens than a template spends on the tag that opens a thought.
+_THOUGHT_TOKENS = 32
 
 
 def render(
@@ -66,3 +70,9 @@ def token_texts(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[
 def response_text(ids: list[int], eos: int, tokenizer: PreTrainedTokenizerBase) -> str:
     """The text of a response without its closing EOS."""
     return cast(str, tokenizer.decode([i for i in ids if i != eos], skip_special_tokens=False))
+
+
+def graded_text(prompt_ids: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """A response's text as the grader reads it: after the thought that its prompt opens, if any."""
+    end = list(prompt_ids)[-_THOUGHT_TOKENS:]
+    return open_thought(cast(str, tokenizer.decode(end, skip_special_tokens=False))) + text

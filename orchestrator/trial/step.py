@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator.data.prompts import response_text
+from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import PeakWatch, granted
@@ -169,7 +169,7 @@ class TrainingStep:
         for row, request in enumerate(requests):
             gold = golds[request.key.prompt]
             if gold is not None:
-                asked[row] = (gold, texts[row])
+                asked[row] = (gold, graded_text(request.prompt_ids, texts[row], self.tokenizer))
         rewards: list[float | None] = [None] * len(requests)
         for row, grade in zip(asked, self.grader.grade_many(asked.values()), strict=True):
             rewards[row] = float(grade.correct)

@@ -45,6 +45,19 @@ def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
     assert graded[2]["extracted"] is None
 
 
+def test_answers_that_are_no_unicode_are_written_in_ascii(tmp_path: Path) -> None:
+    rows = [
+        {"gold": "5", "generation": "half a pair \ud800 \\boxed{5}"},
+        {"gold": "5", "generation": "é \\boxed{\ud800\x00}"},
+        {"gold": "\udfff", "generation": "é \\boxed{5}"},
+    ]
+    path, out = _write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert grade_file(path, out) == GradeCounts(n=3, correct=1)
+    graded = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["extracted"] for row in graded] == ["5", "\ud800\x00", "5"]
+    assert [row["generation"] for row in graded] == [row["generation"] for row in rows]
+
+
 @pytest.mark.parametrize(
     ("row", "key", "value"),
     [

@@ -182,6 +182,8 @@ PIECES = [
     r"\boxed{}",
     r"\boxed{\fbox{3}}",
     FILLER,
+    "<think>",
+    "</think>",
 ]
 PIECES += ["$", " and ", ", ", r"\\", r"{a}", r"\{", r"\}", "a box", "\n", "unboxed", "."]
 ENDS = ["", r"\boxed{", r"\boxed{\frac{1", FILLER]
