@@ -140,8 +140,8 @@ def test_benchmarks_that_are_none(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question"),
-        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer or solution"),
+        ({"q": "1+1", "answer": "2"}, "line 1: no field problem, question, prompt, "),
+        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer, "),
     ],
 )
 def test_rows_that_lack_a_field(
