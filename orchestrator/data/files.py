@@ -169,7 +169,9 @@ def _iterate_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=present, use_threads=False):
             yield from batch.to_pylist()
             pulse.advance()
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: a text is not UTF-8 ({error.reason})") from None
+    except (pyarrow.ArrowException, OSError) as error:
         raise UserError(
             f"{path}: not a readable parquet file ({str(error).splitlines()[0]})"
         ) from None

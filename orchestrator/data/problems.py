@@ -67,11 +67,12 @@ def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
     problems: list[Problem] = []
     for entry in data.files:
         path = data_file(entry.file, data_dir)
-        for number, (line, row) in enumerate(numbered_rows(path), 1):
+        rows = list(numbered_rows(path))
+        verify_sha256(path, entry.sha256)
+        for number, (line, row) in enumerate(rows, 1):
             # Numbers of several files would repeat.
             name = str(number) if len(data.files) == 1 else f"{entry.file}:{number}"
             problems.append(_problem(str(path), line, row, name))
-        verify_sha256(path, entry.sha256)
     return problems
 
 

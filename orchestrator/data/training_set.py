@@ -193,7 +193,7 @@ def _without_repeats(
 
 
 def _value(gold: Gold) -> tuple[Any, ...]:
-    """What two golds share if they differ in their spelling alone, as `9` and `9.0` do.
+    """A key that two golds share if they differ in their spelling alone, as `9` and `9.0` do.
 
     It compares numbers, fractions and notations without algebra. Golds that only algebra would find
     equal are different here, which costs a reward and never gives a wrong one.
