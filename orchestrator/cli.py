@@ -56,7 +56,11 @@ def _of_files(error: OSError) -> UserError:
 
 
 def _load(options: argparse.Namespace, notes: bool = False) -> Study:
-    """The experiment over its runs folder, which `options.runs` then names; `notes` are printed."""
+    """The experiment over its runs folder, which `options.runs` then names.
+
+    With `notes` the file of the experiment is printed, and for `trb doctor` and `trb plan --pins`
+    the lines that pin its local files.
+    """
     from orchestrator.experiment.local_files import check_local
     from orchestrator.experiment.reading import from_here
     from orchestrator.experiment.shipped import find_experiment
@@ -74,8 +78,9 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     if study.experiment.notes and options.command != "doctor":
         for name, setup in study.experiment.setups.items():
             check_local(name, setup)
-    for note in study.experiment.notes:
-        print(f"trb: {note}", file=sys.stderr)
+    if options.command == "doctor" or getattr(options, "pins", False):
+        for note in study.experiment.notes:
+            print(f"trb: {note}", file=sys.stderr)
     return study
 
 

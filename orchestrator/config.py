@@ -265,10 +265,13 @@ class PromptTemplate(Section):
 
 @dataclass(frozen=True)
 class DataFile(Section):
-    """A JSON Lines file below `data_dir`, by content."""
+    """A file of rows below `data_dir`, JSON Lines or parquet, by content."""
 
     file: Annotated[Text, "Path below `data_dir`."] = ""
-    sha256: Annotated[Text, "Its content as sha256; other content is refused."] = ""
+    sha256: Annotated[
+        Text,
+        "Its content as sha256; other content is refused. Left out: that of the present content.",
+    ] = ""
 
 
 @dataclass(frozen=True)

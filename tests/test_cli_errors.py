@@ -547,11 +547,11 @@ def test_no_training_data_named(source: str, key: str, tmp_path: Path, capsys: C
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ('{"gold": "1", "generation": "1"}\n{"gold": \n', ":2: not JSON"),
-        ('["1", "1"]\n', ":1: ['1', '1']"),
-        ('{"gold": "1"}\n', ":1: ['gold']"),
-        ('{"gold": "1", "generation": 1}\n', ":1: generation: 1"),
-        ('{"gold": [1], "generation": "1"}\n', ":1: gold: [1]"),
+        ('{"gold": "1", "generation": "1"}\n{"gold": \n', " line 2: not valid JSON"),
+        ('["1", "1"]\n', " line 1: str"),
+        ('{"gold": "1"}\n', " line 1: ['gold']"),
+        ('{"gold": "1", "generation": 1}\n', " line 1: generation: 1"),
+        ('{"gold": [1], "generation": "1"}\n', " line 1: gold: [1]"),
     ],
 )
 def test_grading_broken_rows(content: str, named: str, capsys: Capture) -> None:

@@ -18,6 +18,8 @@ from orchestrator.commands.display import say
 from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.data.overlap import overlap_lines
+from orchestrator.data.problems import check_system
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
 from orchestrator.engines.device import has_driver
@@ -268,8 +270,9 @@ def _gpu_memory(setup: Setup, experiment: Experiment) -> Verdict:
 def _benchmarks(setup: Setup, experiment: Experiment) -> Verdict:
     sizes = []
     for key, run in setup.evaluation.benchmarks.items():
-        size = len(load_benchmark(key, experiment.data_dir, run))
-        sizes.append(f"{key} ({size:,} problems)")
+        problems = load_benchmark(key, experiment.data_dir, run)
+        check_system(problems, setup.prompt.system)
+        sizes.append(f"{key} ({len(problems):,} problems)")
     return "ok", f"{', '.join(sizes)}; as declared"
 
 
@@ -302,9 +305,15 @@ def _training_data(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
         lines.append(f"the source: {', '.join(left_out)}")
     golds = []
     for what, count in chosen.golds.items():
-        golds.append(f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})")
+        examples = ""
+        if what == "differing":
+            for text, answers in chosen.differing.items():
+                examples += f'; "{text}": {", ".join(answers)}'
+        golds.append(f"{what.replace('_', ' ')} {count:,} ({count / total:.1%}{examples})")
     lines.append(f"golds: {', '.join(golds)}")
-    return "ok", "\n".join(lines)
+    lines += overlap_lines(setup, chosen.overlap, total)
+    is_clean = not chosen.differing and not any(row["problems"] for row in chosen.overlap.values())
+    return "ok" if is_clean else "warn", "\n".join(lines)
 
 
 def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verdict:

@@ -153,7 +153,7 @@ def _name(asked: dict[str, Any], setup: Setup, folder: Path) -> str:
 
 
 def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -> Setup:
-    """The setup with the asked benchmarks; its notes go to stderr."""
+    """The setup with the asked benchmarks."""
     if beside is not None and not beside.is_file():
         raise refuse("--setups-from", str(beside), "an experiment file beside its setups/")
     setup = load_setup(name, beside)
@@ -165,11 +165,9 @@ def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -
         runs[key] = run
     name = Path(name).stem if name.endswith(".yaml") else name
     asked = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
-    setup, notes = completed(name, asked)
+    setup, _ = completed(name, asked, data_dir=None)
     validate.check_setup(name, setup)
     require("engine.sampler", setup.engine.sampler)
-    for note in notes:
-        print(f"trb: {note}", file=sys.stderr)
     return setup
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.config import Data
 from orchestrator.data.cache import cached, is_cached
-from orchestrator.data.files import iterate_rows, verify_sha256
+from orchestrator.data.files import NO_TEXT, iterate_rows, verify_sha256
 from orchestrator.data.hub import check_hub_id, iterate_hub
 from orchestrator.errors import UserError
 from orchestrator.grading.boxes import MAX_ANSWER_CHARS, last_boxed, without_thoughts
@@ -129,7 +129,8 @@ def _turn(row: dict[str, Any], position: int, speaker: str) -> str | None:
     if not isinstance(turn, dict) or turn.get("from") != speaker:
         return None
     value = turn.get("value")
-    return value if isinstance(value, str) and value.strip() else None
+    is_text = isinstance(value, str) and value.strip() and not NO_TEXT.search(value)
+    return value if is_text else None
 
 
 def _nothing_usable(where: str, counts: dict[str, int]) -> UserError:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestrator.config import Data, Experiment, Model, Setup
+from orchestrator.config import Experiment, Model, Setup
 from orchestrator.data.benchmarks import benchmark_of, load_benchmark
 from orchestrator.data.declared import lacking
 from orchestrator.data.fetching import fetch
 from orchestrator.data.hub import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
-from orchestrator.data.problems import read_training_problems
+from orchestrator.data.problems import check_system, read_training_problems
 from orchestrator.data.sources import SOURCES
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
@@ -119,7 +119,7 @@ def worker_spec(
 
 def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless every file the setup reads is there and is the declared one."""
-    check_training_data(name, setup.data, data_dir)
+    check_training_data(name, setup, data_dir)
     check_benchmarks(setup, data_dir)
 
 
@@ -127,15 +127,16 @@ def check_benchmarks(setup: Setup, data_dir: str | None) -> None:
     """UserError unless the files of the setup's benchmarks are there and are the declared ones."""
     for benchmark, run in setup.evaluation.benchmarks.items():
         if benchmark_of(benchmark, run).terms is None:
-            load_benchmark(benchmark, data_dir, run)
+            check_system(load_benchmark(benchmark, data_dir, run), setup.prompt.system)
 
 
-def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
+def check_training_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless the training prompts can be read; data of a hub are checked when loaded."""
+    data = setup.data
     if data.source == "jsonl":
         if not data.files:
             raise UserError(f"{name}.data.files: empty: expected at least one {{file, sha256}}")
-        read_training_problems(data, data_dir)
+        check_system(read_training_problems(data, data_dir), setup.prompt.system)
     elif data.source == "openthoughts":
         if not data.path:
             raise UserError(

@@ -29,7 +29,7 @@ from orchestrator.monitor import status
 from orchestrator.planning import as_json, plan
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
-from orchestrator.sweep.prepare import check_models, prepare
+from orchestrator.sweep.prepare import check_data, check_models, prepare
 from tests.fake_runs import units_of, write_run
 from tests.sweeps import TINY_SETUP, write_experiment
 from tests.without_ray import made_here
@@ -97,6 +97,89 @@ def test_its_content_is_its_identity(tmp_path: Path) -> None:
     assert evaluation_ids(with_benchmark(tmp_path, path=str(path)).setups["tiny"]) != first
 
 
+def with_training_file(folder: Path, entry: dict[str, str]) -> Path:
+    """An experiment file whose setup trains on `train.jsonl`, named by `entry`, in its folder."""
+    path = write_experiment(folder, {"vanilla": {}}, data_dir=str(folder))
+    setup = TINY_SETUP | {"data": {"source": "jsonl", "files": [entry]}}
+    (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(setup))
+    return path
+
+
+def ids(path: Path) -> list[str]:
+    return [unit.id for unit in expand(load_experiment(path))]
+
+
+def test_a_training_file_without_its_sha256_counts_by_its_content(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "train.jsonl")
+    content = hashlib.sha256(rows.read_bytes()).hexdigest()
+    path = with_training_file(tmp_path, {"file": "train.jsonl"})
+    experiment = load_experiment(path)
+    check_data("tiny", experiment.setups["tiny"], experiment.data_dir)
+    [note] = experiment.notes
+    assert note.startswith(f"tiny.data.files[0]: the sha256 of {rows}")
+    assert note.endswith(f"to pin it: sha256: {content}")
+    first = ids(path)
+    assert ids(with_training_file(tmp_path, {"file": "train.jsonl", "sha256": content})) == first
+    write_rows(rows, ROWS[:4])
+    assert ids(with_training_file(tmp_path, {"file": "train.jsonl"})) != first
+
+
+def test_a_training_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=rf"{tmp_path}/train\.jsonl: no such file: expected a data_dir"
+    ):
+        load_experiment(with_training_file(tmp_path, {"file": "train.jsonl"}))
+
+
+def test_local_thoughts_without_a_revision(tmp_path: Path) -> None:
+    folder = tmp_path / "thoughts"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text("{}\n")
+    path = write_experiment(tmp_path, {"vanilla": {}})
+    setup = TINY_SETUP | {"data": {"source": "openthoughts", "path": str(folder)}}
+    (tmp_path / "setups" / "tiny.yaml").write_text(yaml.safe_dump(setup))
+    data = load_experiment(path).setups["tiny"].data
+    assert data.revision == folder_sha256(folder)
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_pins_are_printed_where_they_are_asked_for(
+    pins: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "train.jsonl")
+    path = with_training_file(tmp_path, {"file": "train.jsonl"})
+    asked = ["plan", str(path), "--runs", str(tmp_path / "runs"), *(["--pins"] if pins else [])]
+    with pytest.raises(SystemExit) as ended:
+        main(asked)
+    assert ended.value.code == 0
+    assert ("to pin it" in capsys.readouterr().err) == pins
+
+
+@pytest.mark.parametrize("command", ["plan", "submit"])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"problem": "1+1", "answer": "2", "error": "-1"}, "error is '-1'"),
+        ({"problem": "1+1", "answer": "2", "unit": ["cm"]}, "unit is ['cm']"),
+        ({"problem": "\ud800", "answer": "2"}, "problem holds '\\ud800'"),
+        ({"text": "1+1", "answer": "2"}, "no field problem, question, "),
+    ],
+)
+def test_plan_and_submit_refuse_the_same_training_rows(
+    command: str,
+    row: dict[str, Any],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = write_rows(tmp_path / "train.jsonl", [ROWS[0], row])
+    path = with_training_file(tmp_path, {"file": "train.jsonl"})
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(path), "--runs", str(tmp_path / "runs")])
+    assert ended.value.code == 2
+    assert f"{rows} line 2: {words}" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
     write_rows(tmp_path / "my.jsonl")
     experiment = with_benchmark(tmp_path, path=str(tmp_path / "my.jsonl"), n=4, title="My sums")
@@ -141,8 +224,8 @@ def test_benchmarks_that_are_none(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question"),
-        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer or solution"),
+        ({"q": "1+1", "answer": "2"}, "line 1: no field problem, question, prompt, "),
+        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer, "),
     ],
 )
 def test_rows_that_lack_a_field(
