@@ -24,6 +24,7 @@ from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.liveness.drivers import Driving
 from orchestrator.liveness.lease import LEASE_PATIENCE_S
+from orchestrator.liveness.scratch import scratch_parent
 from orchestrator.models import making
 from orchestrator.monitor import status
 from orchestrator.monitor.device_hours import hours_spent
@@ -172,6 +173,7 @@ def _check(job: Submission) -> None:
     A line says so only if that takes a while.
     """
     check_runs_folder(job.study.runs)
+    scratch_parent()  # a UserError of it comes before Ray
     if job.address is not None:
         check_address(job.address)
     timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
@@ -224,7 +226,7 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
 
 def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
     """Run it on a Ray cluster, and show its progress."""
-    study, address = job.study, job.address
+    study, address = job.study, job.address and check_address(job.address)
     job.say(_to_run(missing))
     later = sum(unit.is_trial for unit in unconfirmed_units(study))
     if later:

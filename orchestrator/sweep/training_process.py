@@ -84,6 +84,8 @@ class TrainingProcess:
         study, unit = self._sweep.study, self._unit
         spec = worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup])
         self._run = _open(study.runs, unit.id)
+        if self._run.trained:  # by the process of another sweep, whose lease this one waited for
+            return iter(())
         self._pulse = Pulse(
             pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id()
         )
