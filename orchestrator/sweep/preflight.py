@@ -56,7 +56,7 @@ def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
 
 @dataclass(frozen=True)
 class Address:
-    """The address that Ray joins for an `--address`, and the `origin` of one that was looked up."""
+    """The address that Ray joins, and for one that was looked up `RAY_ADDRESS is` as its origin."""
 
     place: str
     origin: str = ""
@@ -69,7 +69,8 @@ def check_address(address: str) -> str:
     """
     asked = _looked_up() if address == "auto" else Address(address)
     host, _, port = asked.place.removeprefix(CLIENT).rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and int(port[:6]) < 65536):
+    is_port = port.isascii() and port.isdigit() and int(port[:6]) < 65536
+    if not (host and is_port) or "/" in host:
         raise _refused(asked, "expected auto, or HOST:PORT", "expected HOST:PORT")
     try:
         speaks = _answers(host.removeprefix("[").removesuffix("]"), int(port))
@@ -87,15 +88,15 @@ def _looked_up() -> Address:
     """The address that Ray takes for `auto`: RAY_ADDRESS, a raylet's of this machine, a file's."""
     named = os.environ.get("RAY_ADDRESS", "")
     if named not in ("", "auto"):
-        return Address(named, "RAY_ADDRESS")
+        return Address(named, "RAY_ADDRESS is")
     system = {"linux": os.environ.get("TMPDIR")}.get(sys.platform)
     noted = Path(os.environ.get("RAY_TMPDIR", system or "/tmp")) / "ray" / "ray_current_cluster"
     text = noted.read_text(errors="replace").strip() if noted.is_file() else ""
     joined = sorted(_clusters_here())
     if joined and not (len(joined) > 1 and text):
-        return Address(joined[0], "the cluster of this machine's raylet")
+        return Address(joined[0], "this machine's raylet names")
     if text:
-        return Address(text, str(noted))
+        return Address(text, f"{noted} names")
     sources = f"RAY_ADDRESS is not set, no raylet runs here, and {noted} names no cluster"
     raise refuse("--address", "auto", f"a running Ray cluster; {sources}")
 
@@ -136,4 +137,4 @@ def _refused(asked: Address, expected: str, instead: str) -> UserError:
     if not asked.origin:
         return UserError(f"--address: {shown(asked.place)}: {expected}")
     place = shortened(asked.place, LONGEST_VALUE)
-    return UserError(f"--address auto: {asked.origin} is {place}: {instead}")
+    return UserError(f"--address auto: {asked.origin} {place}: {instead}")
