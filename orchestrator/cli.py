@@ -29,10 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             suit(stream)
-    command = ""
+    writes_there = False
     try:
         options = parse(trb_parser(), arguments)
-        command = options.command
+        writes_there = options.command in ("report", "figures") and options.out is None
         code = COMMANDS[options.command](options)
     except UserError as error:
         print(f"trb: {one_line(error)}", file=sys.stderr)
@@ -44,19 +44,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        print(f"trb: {one_line(_of_files(error, command))}", file=sys.stderr)
+        print(f"trb: {one_line(_of_files(error, writes_there))}", file=sys.stderr)
         code = 2
     sys.exit(code)
 
 
-def _of_files(error: OSError, command: str) -> UserError:
-    """An error of the file system. A file that cannot be written names its folder."""
+def _of_files(error: OSError, writes_there: bool) -> UserError:
+    """An error of the file system. A file that cannot be written names its folder.
+
+    A command that `writes_there` alone without --out can be told another place.
+    """
     path, reason = Path(error.filename or "file system"), error.strerror or str(error)
     unreadable = path.exists() and not os.access(path, os.R_OK)
     if error.errno not in UNWRITABLE or error.filename is None or unreadable:
         return UserError(f"{path}: {reason}")
     folder = path if path.is_dir() else path.parent
-    elsewhere = "; --out writes elsewhere" if command in ("report", "figures") else ""
+    elsewhere = "; --out writes elsewhere" if writes_there else ""
     return refuse("folder", str(folder), f"a folder that can be written to ({reason}){elsewhere}")
 
 

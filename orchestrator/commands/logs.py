@@ -56,7 +56,7 @@ def run_directory(path: Path) -> Path | None:
     """The run directory that `path` is, or that it lies in; None if there is none with a log."""
     if path.exists():
         for folder in (path.resolve(), *path.resolve().parents):
-            if RunReader(folder.parent, folder.name).log_text() is not None:
+            if folder.is_dir() and RunReader(folder.parent, folder.name).log_text() is not None:
                 return folder
     return None
 

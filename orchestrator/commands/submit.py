@@ -91,9 +91,8 @@ def submit(
         file = error.filename
         if error.errno not in FULL or (file and not Path(file).is_relative_to(study.runs)):
             raise
-        where = f" ({error.strerror if file is None else file})"
         go_on = f"free space, then go on with: {again}"
-        raise UserError(f"--runs: {study.runs} is full{where}; {go_on}") from None
+        raise UserError(f"--runs: {study.runs} is full ({error.strerror}); {go_on}") from None
 
 
 def _submit(job: Submission) -> int:
