@@ -269,6 +269,8 @@ def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does no
 def where_to_look(failed: UnitStatus, runs: Path) -> str:
     """Where the story of a failed unit stands."""
     traceback = runs / failed.id / "traceback.txt"
+    if not traceback.exists():  # its samples could not be taken
+        traceback = next((runs / failed.id).glob("evals/*/*/traceback.txt"), traceback)
     return f"  traceback: {traceback}; its log: trb logs {failed.id} --runs {runs}"
 
 
