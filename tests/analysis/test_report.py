@@ -465,7 +465,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
     monkeypatch.setattr("analysis.report.page.write_atomically", refused)  # root may write anywhere
     code, printed, complaint = run(capsys, "--runs", tmp_path)
     assert (code, printed, complaint.count("\n")) == (2, "", 1)
-    assert "report.html" in complaint
+    assert "results/quickstart': expected a folder that can be written to" in complaint
     assert "--out" in complaint
 
 
