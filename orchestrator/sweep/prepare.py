@@ -23,7 +23,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.models import made_models
 from orchestrator.models.checkpoints import check_config, check_same_tokens, checkpoint_of
 from orchestrator.models.folders import MODEL_TYPE, check_folder
-from orchestrator.models.making import Report, make, must_make, verify_made
+from orchestrator.models.making import Report, check_package, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.workers.spec import Pairs, WorkerSpec
 
@@ -55,7 +55,10 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
     existing: dict[str, ModelFolder] = {}
     for role in ("student", "teacher"):
         model: Model = getattr(setup, role)
-        if not must_make(model, setup, runs):
+        if must_make(model, setup, runs):
+            assert model.recipe is not None
+            check_package(f"{name}.{role}", model.recipe)
+        else:
             verify_made(model, setup, runs)
             existing[role] = checkpoint_of(model, setup, runs)
             check_config(f"{name}.{role}", model, existing[role], setup)
@@ -68,7 +71,9 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
         check_same_tokens(name, existing["student"], existing["teacher"])
 
 
-def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
+def prepare(
+    setups: Mapping[str, Setup], runs: Path, report: Report, data_dir: str | None = None
+) -> Pairs:
     """Make missing models; return student and teacher of each setup.
 
     `report` gets a role and its progress, see `making.make`.
@@ -79,7 +84,7 @@ def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
         for role in ("student", "teacher"):
             if must_make(getattr(setup, role), setup, runs):
                 missing.append(role)
-        make(setup, missing, runs, report)
+        make(setup, missing, runs, report, data_dir)
         made_models.check_trained_from(setup, runs)
         pairs[name] = (
             checkpoint_of(setup.student, setup, runs),
@@ -120,7 +125,7 @@ def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
 def check_benchmarks(setup: Setup, data_dir: str | None) -> None:
     """UserError unless the files of the setup's benchmarks are there and are the declared ones."""
     for benchmark, run in setup.evaluation.benchmarks.items():
-        if benchmark_of(benchmark, run).terms is None:
+        if not benchmark_of(benchmark, run).is_generated:
             load_benchmark(benchmark, data_dir, run)
 
 
