@@ -182,7 +182,7 @@ OtherSeeds = Annotated[
 
 @dataclass(frozen=True)
 class Shape(Section):
-    """The sizes of a Qwen3 decoder, for memory accounting and embedded models.
+    """The sizes of a decoder, for memory accounting and embedded models, which are Qwen3.
 
     Omitted sizes are read from the model's local folder.
     """
@@ -196,6 +196,10 @@ class Shape(Section):
     head_dim: Annotated[Whole, "Width of a head.", Field(ge=1)] = 0
     ffn: Annotated[Whole, "Width of the feed-forward layer.", Field(ge=1)] = 0
     tied: Annotated[Flag, "Whether input and output embeddings are one matrix."] = True
+    parameters: Annotated[
+        Whole,
+        "All parameters; 0: as a local folder's files have them, else as Qwen3 of these sizes.",
+    ] = 0
 
     def divides_by(self, count: int) -> bool:
         """Whether `count` GPUs can split each layer evenly, by heads and columns."""
@@ -474,6 +478,12 @@ class Setup(Section):
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     probe: Probe = field(default_factory=Probe)
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence, in training and evaluation."""
+        response = max(self.training.max_response_tokens, self.evaluation.max_response_tokens)
+        return self.training.max_prompt_tokens + response
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ def evaluate_model(options: argparse.Namespace) -> int:
     if needs_gpu(setup) and not torch.cuda.is_available():
         print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)
     check_folder(options.model, Path(model.path), list(CONFIG_MAPPING))
+    checkpoints.check_passes(options.model, Path(model.path), setup.context)
     asked = {name: getattr(options, name) for name in ASKED}
     evaluation = ModelEvaluation(
         job=Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as),

@@ -46,7 +46,7 @@ def plan(
     study = study.snapshot()
     refuse_damaged(study)
     for name, setup in study.experiment.setups.items():
-        check_local(name, setup)
+        check_local(name, setup, passes=True)
     made = planned(study, gpu)
     on_gpus = any(planned.resources.gpus for planned in made.units)
     seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})

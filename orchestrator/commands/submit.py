@@ -162,11 +162,11 @@ def _with_models(job: Submission) -> Submission:
     job.say_where()
     with _driving(job), building(job.console, "loading PyTorch") as report:
         prepare.prepare(
-                job.study.experiment.setups,
-                job.study.runs,
-                report,
-                job.study.experiment.data_dir,
-            )
+            job.study.experiment.setups,
+            job.study.runs,
+            report,
+            job.study.experiment.data_dir,
+        )
     units = expand(job.study.experiment, job.study.runs)
     return replace(job, study=job.study.with_units(units))
 

@@ -23,7 +23,7 @@ CPU_BATCH = 512  # sequences at once without a GPU, where the embedded models' c
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes of a Qwen3 model that determine its memory and arithmetic."""
+    """Sizes of a model that determine its memory and arithmetic."""
 
     layers: int
     hidden: int
@@ -55,7 +55,12 @@ ONE_GPU = Gpus()
 
 
 def parameters(shape: Shape, vocabulary_size: int) -> int:
-    """Parameters of a Qwen3 decoder; tied embeddings are counted once."""
+    """Parameters as counted in a model's files, else those of a Qwen3 decoder of the same sizes.
+
+    Tied embeddings are counted once.
+    """
+    if shape.parameters:
+        return shape.parameters
     embeddings = vocabulary_size * shape.hidden * (1 if shape.tied else 2)
     # Projections q and o have all heads, k and v the key–value heads; none has a bias.
     attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
@@ -100,7 +105,7 @@ def cpu_cache_tokens(
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:
-    """Parameters of low-rank adapters beside every linear layer of a Qwen3 decoder but the head.
+    """Parameters of low-rank adapters beside every linear layer of a gated decoder but the head.
 
     A of a layer has rank × its inputs, B has its outputs × rank.
     """

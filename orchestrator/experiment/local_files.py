@@ -14,14 +14,16 @@ from orchestrator.config import BenchmarkRun, Model, Setup, Vocabulary
 from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
 from orchestrator.data.files import file_sha256, iterate_rows
 from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.models.checkpoints import check_passes
 from orchestrator.models.folders import (
     CONFIG_KEYS,
-    MODEL_TYPE,
     check_folder,
     content_sha256,
     describe,
+    embedding_rows,
     local_folder,
-    vocabulary_of,
+    shape_of,
+    token_ids,
 )
 from orchestrator.start_up import default_runs
 
@@ -42,12 +44,20 @@ def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
     return replace(setup, vocabulary=_vocabulary(name, setup)), notes
 
 
-def check_local(name: str, setup: Setup) -> None:
-    """Call `check_folder` on the setup's models on this machine; `name` is the setup's."""
+def check_local(name: str, setup: Setup, passes: bool = False) -> None:
+    """Call `check_folder` on the setup's models on this machine; `name` is the setup's.
+
+    With `passes` also compare our passes with transformers' own, which takes seconds at first.
+    """
+    folders: dict[str, Path] = {}
     for role in ROLES:
         folder = local_folder(getattr(setup, role))
         if folder is not None:
-            check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
+            check_folder(f"{name}.{role}", folder, tokenizer=role == "teacher")
+            folders[role] = folder
+    if passes:
+        for role, folder in folders.items():
+            check_passes(f"{name}.{role}", folder, setup.context)
 
 
 def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
@@ -101,6 +111,9 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
         model = replace(
             model, shape=replace(shape, **given), eos=eos if model.eos == -1 else model.eos
         )
+    elif not model.shape.parameters:
+        counted = shape_of(key, folder).parameters
+        model = replace(model, shape=replace(model.shape, parameters=counted))
     return replace(model, path=str(folder.resolve()))
 
 
@@ -145,12 +158,18 @@ def _no_folder(key: str, path: str) -> UserError:
 
 
 def _vocabulary(name: str, setup: Setup) -> Vocabulary:
-    """The setup's vocabulary; missing values are those of the teacher, whose tokenizer is used."""
+    """The setup's vocabulary; missing values are those of local folders.
+
+    The ids are those of the teacher, whose tokenizer is used, as far as both models have them.
+    """
     vocabulary = setup.vocabulary
     if vocabulary.size and vocabulary.valid:
         return vocabulary
-    folder = local_folder(setup.teacher) or local_folder(setup.student)
-    if folder is None:
+    local = (local_folder(setup.teacher), local_folder(setup.student))
+    folders = [folder for folder in local if folder is not None]
+    if not folders:
         return vocabulary
-    of_folder = vocabulary_of(name, folder)
-    return Vocabulary(vocabulary.size or of_folder.size, vocabulary.valid or of_folder.valid)
+    # Tables of models that share a tokenizer may be padded to different sizes.
+    size = vocabulary.size or min(embedding_rows(name, folder) for folder in folders)
+    tokens = vocabulary.valid or 1 + max(token_ids(name, folders[0]).values())
+    return Vocabulary(size, vocabulary.valid or min(size, tokens))

@@ -232,7 +232,7 @@ def _check_cut(key: str, left_out: list[int], setup: Setup) -> None:
     sizes = replace(setup.teacher.shape, layers=layers - len(left_out))
     for name, size in asdict(sizes).items():
         given = getattr(setup.student.shape, name)
-        if given != size:
+        if given != size and name != "parameters":  # which need not be given
             raise refuse(f"{key}.shape.{name}", given, f"{size}, as the teacher's layers leave it")
 
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from orchestrator.config import Model, Setup
+from orchestrator.data.cache import cached
 from orchestrator.data.files import folder_sha256
 from orchestrator.engines.interface import ModelFolder
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, refuse
+from orchestrator.liveness.children import Child, ChildFailed, ChildLost
 from orchestrator.models import made_models
-from orchestrator.models.folders import CONFIG_KEYS, token_ids
+from orchestrator.models.folders import shape_of, token_ids
+from orchestrator.models.identity import digest
+
+PASSES = "orchestrator.engines.torch.architecture"
+# Nats between two ways to compute log p in float32. Right passes of 25 architectures are up to 3e-5
+# apart; the smallest mistake that was seen, a soft cap of attention, is 6e-3.
+MOST_APART = 1e-3
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
@@ -117,7 +129,7 @@ def download(path: str, revision: str) -> str:
 
 
 def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) -> None:
-    """Raise UserError unless the model's config has the setup's vocabulary and shape.
+    """Raise UserError unless the model has the setup's vocabulary and shape.
 
     `key` names the model in messages: `qwen3-1.7b.student`.
     """
@@ -129,15 +141,64 @@ def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) 
         raise UserError(
             f"{key}: {file} is missing or broken: expected a Hugging Face model folder"
         ) from None
-    if rows != setup.vocabulary.size:
+    if not isinstance(rows, int) or rows < setup.vocabulary.size:
         raise UserError(
-            f"{key}: vocabulary of {rows} rows: expected {setup.vocabulary.size}, "
+            f"{key}: vocabulary of {rows} rows: expected {setup.vocabulary.size} or more, "
             "as the setup declares for student and teacher alike"
         )
+    actual = asdict(shape_of(key, Path(checkpoint.path)))
     for name, value in asdict(model.shape).items():
-        actual = config.get(CONFIG_KEYS.get(name, "tie_word_embeddings"))
-        if actual != value:
-            raise UserError(f"{key}.shape.{name}: {value}: expected {actual}, as the model has")
+        if value != actual[name] and (name != "parameters" or value):
+            raise UserError(
+                f"{key}.shape.{name}: {value}: expected {actual[name]}, as the model has"
+            )
+
+
+def check_passes(key: str, folder: Path, context: int) -> None:
+    """Raise UserError unless our passes compute what transformers' model of this type computes.
+
+    A child process compares them on a tiny copy of the architecture (`engines.torch.architecture`)
+    for sequences of up to `context` tokens. The result is kept for this configuration, these
+    versions and these sources.
+    """
+    config = (folder / "config.json").read_text(encoding="utf-8")
+    inputs = [config, context, *map(version, ("torch", "transformers")), _sources()]
+    try:
+        text = cached(f"passes-{digest(inputs)}.json", lambda: _compared(folder, context))
+    except UserError:  # no cache folder to write to
+        text = _compared(folder, context)
+    model_type = json.loads(config).get("model_type")
+    for name, gap in json.loads(text).items():
+        if isinstance(gap, str) or not gap <= MOST_APART:
+            found = gap if isinstance(gap, str) else f"{gap:.2g} nats from transformers' own model"
+            raise refuse(
+                f"{key}: model_type",
+                model_type,
+                f"a decoder whose passes are computed as by transformers ({name}: {found})",
+            )
+
+
+def _compared(folder: Path, context: int) -> str:
+    """The result of the comparison as JSON: pass → nats, or the error of the pass."""
+    with ExitStack() as ends:
+        log = ends.enter_context(TemporaryFile())
+        child = Child(PASSES, "the process that compares passes", output=log)
+        ends.callback(child.end)
+        child.send((str(folder), context))
+        try:
+            return json.dumps(child.receive())
+        except (ChildFailed, ChildLost) as error:
+            first = " ".join(str(error).split()).split(". ")[0]
+            return json.dumps({"opening": first[:140]})
+
+
+def _sources() -> str:
+    """sha256 of the code whose passes are compared."""
+    engines = Path(__file__).resolve().parents[1] / "engines"
+    total = hashlib.sha256()
+    for file in sorted([*(engines / "common").glob("*.py"), *(engines / "torch").glob("*.py")]):
+        total.update(file.read_bytes())
+    return total.hexdigest()
 
 
 def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> None:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Model, Shape, Vocabulary
+from orchestrator.config import Model, Shape
 from orchestrator.data.cache import cached
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.models.identity import digest
 
+# Sizes by the names that configurations have for them; GPT-2 and its kin have names of their own.
 CONFIG_KEYS = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "ffn": "intermediate_size",
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
 }
-MODEL_TYPE = "qwen3"  # the type that engines train, count and share over GPUs
 # One of them is enough for transformers.
 TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -43,16 +44,7 @@ def check_folder(
     uses its teacher's tokenizer; a student's folder needs none.
     """
     _check_type(key, folder, types)
-    names = {WEIGHTS}
-    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
-        parts = _json(key, folder / INDEX).get("weight_map")
-        names = set(map(str, parts.values())) if isinstance(parts, dict) else set()
-        if not names:
-            raise UserError(
-                f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder"
-            )
-    for name in sorted(names):
-        _check_safetensors(key, folder / name)
+    tensor_shapes(key, folder)
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(
             f"{key}: {folder} has no tokenizer.json: "
@@ -74,21 +66,42 @@ def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
         )
 
 
-def _check_safetensors(key: str, file: Path) -> None:
-    """Raise UserError unless a safetensors file is as long as its header says.
+def tensor_shapes(key: str, folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors by name, from the headers of a model's safetensors files.
 
-    It has 8 bytes with the header's length, the header in JSON, then the tensors. An interrupted
-    copy shows in the length alone, so no tensor is read.
+    Raises UserError, which begins with `key`, unless each file is as long as its header says.
     """
+    files = {WEIGHTS}
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        parts = _json(key, folder / INDEX).get("weight_map")
+        files = set(map(str, parts.values())) if isinstance(parts, dict) else set()
+        if not files:
+            raise UserError(
+                f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder"
+            )
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in sorted(files):
+        for tensor, entry in _header(key, folder / name).items():
+            shapes[tensor] = tuple(entry.get("shape", ()))
+    return shapes
+
+
+def _header(key: str, file: Path) -> dict[str, Any]:
+    """The header of a safetensors file, an entry for each tensor.
+
+    The file has 8 bytes with the header's length, the header in JSON, then the tensors. An
+    interrupted copy shows in the length alone, so no tensor is read.
+    """
+    header: dict[str, Any] = {}
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length)) if 0 < length <= size - 8 else {}
         end = 0  # of the last tensor
-        for name, entry in header.items():
-            if name != "__metadata__":
-                end = max(end, entry["data_offsets"][1])
+        header.pop("__metadata__", None)
+        for entry in header.values():
+            end = max(end, entry["data_offsets"][1])
         whole = bool(header) and 8 + length + end == size
     except OSError as error:
         raise UserError(
@@ -98,31 +111,74 @@ def _check_safetensors(key: str, file: Path) -> None:
         whole = False
     if not whole:
         raise UserError(f"{key}: {file} is cut off or no safetensors file; copy the weights again")
+    return header
 
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
     """Shape and stop id of the model in `folder`. Raises UserError if one is not in its files."""
-    _check_type(key, folder, (MODEL_TYPE,))
     config = _json(key, folder / "config.json")
+    return shape_of(key, folder), _stop_id(key, folder, config)
+
+
+def shape_of(key: str, folder: Path) -> Shape:
+    """Sizes of the model in `folder`: widths of its configuration, parameters of its files.
+
+    Raises UserError if the configuration lacks one. Without readable weights, which `check_folder`
+    refuses, the number of parameters stays 0.
+    """
+    _check_type(key, folder, ())
+    config = _json(key, folder / "config.json")
+    try:
+        shapes = tensor_shapes(key, folder)
+    except UserError:
+        shapes = {}
     numbers: dict[str, int] = {}
     for ours, theirs in CONFIG_KEYS.items():
-        value = config.get(theirs)
-        if isinstance(value, int):
-            numbers[ours] = value
-        else:
+        value = next((config[name] for name in theirs if config.get(name) is not None), None)
+        if value is None:
+            value = _left_out(ours, numbers, shapes)
+        if not isinstance(value, int) or value < 1:
             raise refuse(
-                f"{key}.shape.{ours}", value, f"a number as {theirs} in {folder / 'config.json'}"
+                f"{key}.shape.{ours}", value, f"a number as {theirs[0]} in {folder / 'config.json'}"
             )
-    shape = Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False)))
-    return shape, _stop_id(key, folder, config)
+        numbers[ours] = value
+    table = (config.get("vocab_size"), numbers["hidden"])
+    tables = sum(shape == table for shape in shapes.values())
+    # A second table in the files is the head, unless the configuration says that it is tied.
+    tied = bool(config.get("tie_word_embeddings", tables == 1))
+    # Weights have up to three dimensions; GPT-2's files also have masks of four.
+    parameters = sum(math.prod(shape) for shape in shapes.values() if 0 < len(shape) <= 3)
+    if tied and tables > 1:
+        parameters -= math.prod(shape for shape in table if shape)
+    return Shape(**numbers, tied=tied, parameters=parameters)
 
 
-def vocabulary_of(key: str, folder: Path) -> Vocabulary:
-    """Numbers of embedding rows and of the tokenizer's ids. Raises UserError if one is missing."""
+def _left_out(
+    size: str, numbers: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+) -> int | None:
+    """A size that a configuration leaves out, from its other sizes and the files; None if unknown.
+
+    The width of a head is that of the first query projection: types have different defaults.
+    """
+    match size:
+        case "kv_heads":
+            return numbers["heads"]
+        case "head_dim":
+            for name, shape in shapes.items():
+                if name.endswith("q_proj.weight"):
+                    return shape[0] // numbers["heads"]
+            return numbers["hidden"] // numbers["heads"]
+        case "ffn":
+            return 4 * numbers["hidden"]
+    return None
+
+
+def embedding_rows(key: str, folder: Path) -> int:
+    """Rows of the model's embedding. Raises UserError if its configuration does not say."""
     size = _json(key, folder / "config.json").get("vocab_size")
     if not isinstance(size, int):
         raise refuse(f"{key}: vocab_size", size, f"a number in {folder / 'config.json'}")
-    return Vocabulary(size, 1 + max(token_ids(key, folder).values()))
+    return size
 
 
 def token_ids(key: str, folder: Path) -> dict[str, int]:

@@ -21,8 +21,13 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
 from orchestrator.models import made_models
-from orchestrator.models.checkpoints import check_config, check_same_tokens, checkpoint_of
-from orchestrator.models.folders import MODEL_TYPE, check_folder
+from orchestrator.models.checkpoints import (
+    check_config,
+    check_passes,
+    check_same_tokens,
+    checkpoint_of,
+)
+from orchestrator.models.folders import check_folder
 from orchestrator.models.making import Report, check_package, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.workers.spec import Pairs, WorkerSpec
@@ -64,11 +69,18 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
             check_config(f"{name}.{role}", model, existing[role], setup)
     for role, checkpoint in existing.items():
         if getattr(setup, role).recipe is None:  # all bytes of a made model were compared
-            check_folder(
-                f"{name}.{role}", Path(checkpoint.path), (MODEL_TYPE,), tokenizer=role == "teacher"
-            )
+            check_folder(f"{name}.{role}", Path(checkpoint.path), tokenizer=role == "teacher")
     if len(existing) == 2:
         check_same_tokens(name, existing["student"], existing["teacher"])
+    for role, checkpoint in existing.items():
+        _check_passes(name, role, setup, checkpoint)
+
+
+def _check_passes(name: str, role: str, setup: Setup, checkpoint: ModelFolder) -> None:
+    """Check the passes of any model but those of the embedded world, which tests compare."""
+    recipe = getattr(setup, role).recipe
+    if recipe is None or not recipe.is_embedded:
+        check_passes(f"{name}.{role}", Path(checkpoint.path), setup.context)
 
 
 def prepare(
@@ -92,6 +104,8 @@ def prepare(
         )
         if missing:  # then `check_models` had no pair to compare
             check_same_tokens(name, *pairs[name])
+        for role in missing:
+            _check_passes(name, role, setup, checkpoint_of(getattr(setup, role), setup, runs))
     return pairs
 
 

@@ -41,27 +41,38 @@ def has_packed_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    longest: int,
+    scale: float | None,
+    window: int | None = None,
 ) -> Tensor:
     """Causal attention of each sequence to itself alone, (1, L, heads, D).
 
     Queries are (1, heads, L, D), keys and values (1, groups, L, D). Sequence i has the positions
-    from `bounds[i]` up to `bounds[i + 1]` (int32); the longest has `longest`. Computed in the dtype
-    of `value`: autocast covers neither way, and leaves queries and keys in float32 after their
-    norms.
+    from `bounds[i]` up to `bounds[i + 1]` (int32); the longest has `longest`. With a `window` a
+    token sees so many positions, its own included. Computed in the dtype of `value`: autocast
+    covers neither way, and leaves queries and keys in float32 after their norms.
     """
     query, key = query.to(value.dtype), key.to(value.dtype)
     if query.device.type == "cpu":
         parts: list[Tensor] = []
         for start, end in pairwise(bounds.tolist()):
             own = slice(start, end)
+            near = None
+            if window is not None and window < end - start:
+                seen = torch.ones(end - start, end - start, dtype=torch.bool)
+                near = seen.tril() & seen.triu(1 - window)
             parts.append(
                 scaled_dot_product_attention(
                     query[:, :, own],
                     key[:, :, own],
                     value[:, :, own],
+                    attn_mask=near,
                     scale=scale,
-                    is_causal=True,
+                    is_causal=near is None,
                     enable_gqa=True,
                 )
             )
@@ -76,11 +87,27 @@ def packed_attention(
         longest,
         longest,
         scale=scale,
-        window_size=(-1, 0),  # any number of tokens to the left, none to the right
+        # Tokens to the left and to the right; -1 is any number.
+        window_size=(-1 if window is None else window - 1, 0),
         enable_gqa=True,
     )
     assert isinstance(output, Tensor)
     return output[None]
+
+
+def _packed(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, passed: dict[str, Any]
+) -> Tensor:
+    """`packed_attention` with the bounds, and a layer's window, as transformers passed them."""
+    return packed_attention(
+        query,
+        key,
+        value,
+        passed["cu_seq_lens_q"],
+        passed["max_length_q"],
+        scale,
+        passed.get("sliding_window"),
+    )
 
 
 def _grouped(
@@ -98,8 +125,7 @@ def _grouped(
     Queries are (B, heads, n, D), keys and values (B, groups, L, D), the bool mask (B, 1, n, L).
     """
     if "cu_seq_lens_q" in kwargs:
-        bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
-        return packed_attention(query, key, value, bounds, longest, scaling), None
+        return _packed(query, key, value, scaling, kwargs), None
     rows, heads, fed, width = query.shape
     if fed == 1:
         # All heads of a group see the same slots. One token's heads can therefore act as queries of
@@ -129,8 +155,7 @@ def _packable(
 ) -> tuple[Tensor, None]:
     """transformers' attention of the same shapes, with packed sequences handled here."""
     if "cu_seq_lens_q" in kwargs:
-        bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
-        return packed_attention(query, key, value, bounds, longest, kwargs["scaling"]), None
+        return _packed(query, key, value, kwargs.get("scaling"), kwargs), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 

@@ -28,33 +28,48 @@ class CausalModel:
     model: Any  # PreTrainedModel; its forward signature is dynamic
     space: TokenSpace
     owner: Owner
+    rows: int | None = None  # V, the ids of both models; None if they have equally many
 
     @property
     def device(self) -> torch.device:
         return self.model.device
 
+    @property
+    def head_weight(self) -> Tensor:
+        """The LM head (rows, H), whose product with `hidden` are the logits."""
+        return self.model.get_output_embeddings().weight
+
     def log_prob(self, logits: Tensor) -> Tensor:
-        """Canonical log-probabilities, (…, V) → (…, V), float32 or better."""
+        """Canonical log-probabilities, (…, rows) → (…, V), float32 or better."""
+        if self.rows is not None:
+            logits = logits[..., : self.rows]
         if self.owner == "student":
             return self.space.student_log_prob(logits)
         return self.space.teacher_log_prob(logits)
 
     def hidden(self, ids: Tensor, attention: Any, **packing: Any) -> Tensor:
-        """Last hidden states (B, L, H) of right-padded rows, or of sequences packed into one."""
-        return self.model.model(
+        """States (B, L, H) for the head, of right-padded rows, or of sequences packed into one."""
+        hidden = self.model.base_model(
             input_ids=ids, attention_mask=attention, use_cache=False, **packing
         ).last_hidden_state
+        scale = logit_scale(self.model.config)
+        return hidden if scale == 1 else hidden * scale
 
     def predicting(self, inputs: Inputs) -> Tensor:
-        """Last hidden states (N, H) that predict the response tokens."""
+        """States (N, H) for the head that predict the response tokens."""
         # Any other attention would ignore the bounds and let sequences read one another.
         assert not inputs.packing or self.model.config._attn_implementation in READS_PACKED
         hidden = self.hidden(inputs.ids, inputs.attention, **inputs.packing)
         return hidden[inputs.rows, inputs.columns]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (N, V) of hidden states (N, H)."""
-        return self.model.lm_head(hidden)
+        """Logits (N, rows) of `hidden` (N, H)."""
+        return self.model.get_output_embeddings()(hidden)
+
+
+def logit_scale(config: Any) -> float:
+    """The factor by which a model multiplies the head's product: Cohere's, or Granite's divisor."""
+    return float(getattr(config, "logit_scale", 1.0)) / getattr(config, "logits_scaling", 1.0)
 
 
 @torch.no_grad()

@@ -67,8 +67,8 @@ def packed(
     """One row of all sequences, for attention that takes their bounds (`engines.common.attention`).
 
     Positions restart with each sequence. The bounds have the names under which transformers passes
-    them on to attention. The mask of each kind of layer is None, since transformers would otherwise
-    make a mask of L × L from the positions.
+    them on to attention. The mask is a single value, which that attention does not read: for a
+    tensor of four dimensions transformers makes no mask of L × L, whatever the architecture.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -89,10 +89,8 @@ def packed(
         "max_length_k": max(lengths),
     }
     columns_N = _tensor(columns, device)
-    masks = {"full_attention": None}
-    return Inputs(
-        _tensor(ids, device)[None], masks, torch.zeros_like(columns_N), columns_N, packing
-    )
+    mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+    return Inputs(_tensor(ids, device)[None], mask, torch.zeros_like(columns_N), columns_N, packing)
 
 
 def response_tokens(lengths_B: Tensor, group: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -63,9 +63,14 @@ class ModelStore:
 
     def load_student(self, weights: WeightsRef) -> None:
         """Put new weights into the generating student."""
+        parameters = dict(self.student.model.named_parameters())
         tensors = _tensors(weights)
+        if isinstance(weights.place, Path) and not parameters.keys() <= tensors.keys():
+            # Files name some parameters otherwise, such as experts one by one.
+            opened = load_model(str(weights.place), self.dtype, torch.device("cpu"))
+            tensors = dict(opened.named_parameters())
         with torch.no_grad():
-            for name, parameter in self.student.model.named_parameters():
+            for name, parameter in parameters.items():
                 parameter.copy_(tensors[name])
 
     def drop_student(self) -> None:
@@ -117,13 +122,15 @@ def checked_model(
     """A fresh copy of a model, checked against its known files and the setup's vocabulary."""
     verify_files(Path(folder.path), folder.files, folder.remedy)
     model = load_model(folder.path, dtype, device, attention)
-    if model.config.vocab_size != setup.vocabulary.size:
+    rows = model.config.vocab_size
+    if rows < setup.vocabulary.size:
         raise UserError(
-            f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows: expected "
-            f"{setup.vocabulary.size}, as the setup declares for student and teacher alike"
+            f"{owner} {folder.path}: {rows} vocabulary rows: expected {setup.vocabulary.size} or "
+            "more, as the setup declares for student and teacher alike"
         )
     space = TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
-    return CausalModel(model, space, owner)
+    shared = setup.vocabulary.size if rows > setup.vocabulary.size else None
+    return CausalModel(model, space, owner, shared)
 
 
 def _parameters(causal: CausalModel) -> int:

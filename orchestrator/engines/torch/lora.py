@@ -13,6 +13,7 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 from orchestrator.engines.interface import Lora
 
@@ -26,7 +27,11 @@ def add_adapters(model: Any, lora: Lora) -> None:
     B starts at zero and A at uniform numbers, which depend on `lora.seed` alone.
     """
     config = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", lora_dropout=0.0
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules="all-linear",
+        lora_dropout=0.0,
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -47,9 +52,8 @@ def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Names and weights of the plain model, with W + (α/r)·B·A where an adapter is; detached."""
     deltas = {}
     for layer in _adapted(model):
-        scaling = layer.scaling[ADAPTER]
-        delta = layer.lora_B[ADAPTER].weight @ layer.lora_A[ADAPTER].weight
-        deltas[id(layer.get_base_layer().weight)] = scaling * delta
+        # peft transposes the product for layers that store their weight so, as GPT-2's do.
+        deltas[id(layer.get_base_layer().weight)] = layer.get_delta_weight(ADAPTER)
     for name, parameter in model.named_parameters():
         if ".lora_A." in name or ".lora_B." in name:
             continue

@@ -90,15 +90,27 @@ class SlotLayer(DynamicLayer):
         self.values = values[:, :, :width]
 
 
+def windows(config: PretrainedConfig) -> dict[str, int | None]:
+    """The positions that a token sees, its own included, in layers of each kind; None for all.
+
+    Raises ValueError for layers without keys and values of each token, such as recurrent ones.
+    """
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or [])
+    if not kinds:
+        return {"": window}
+    if not kinds <= {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            f"layer_types {sorted(kinds)}; only full_attention and sliding_attention can be "
+            "decoded in drafts"
+        )
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+
+
 class SlotCache(Cache):
-    """A transformers cache of `SlotLayer`s with full attention; sliding windows are refused."""
+    """A transformers cache of `SlotLayer`s; the caller's masks hide what lies before a window."""
 
     def __init__(self, config: PretrainedConfig):
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"}:
-            raise ValueError(
-                f"layer_types {sorted(kinds)}; only full_attention can be decoded in drafts"
-            )
         self._slots = [SlotLayer() for _ in range(config.num_hidden_layers)]
         super().__init__(layers=list(self._slots))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.common.causal import CausalModel
-from orchestrator.engines.torch.slots import SlotCache
+from orchestrator.engines.torch.slots import SlotCache, windows
 
 DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attending over them
 
@@ -30,6 +30,7 @@ class Stream:
     ):
         self._causal = causal
         self._slots = slots
+        self._windows = windows(causal.model.config)
         self._cache = SlotCache(causal.model.config)
         # Samples of one prompt share its pass: only distinct prompts are rows at first.
         held = [prompt[:-1] for prompt in prompts]
@@ -93,12 +94,24 @@ class Stream:
         """Logits (B, `logits`, V) of the last positions."""
         return self._causal.model(
             input_ids=ids,
-            attention_mask=self._visible(ids.shape[1]),
+            attention_mask=self._masks(ids.shape[1]),
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=logits,
         ).logits
+
+    def _masks(self, fed: int) -> Tensor | dict[str, Tensor]:
+        """The mask of the last `fed` tokens; one for each kind of layer if there are two."""
+        visible = self._visible(fed)
+        masks: dict[str, Tensor] = {}
+        for kind, window in self._windows.items():
+            masks[kind] = visible
+            if window is not None and window < self._live.shape[1]:
+                positions = self._live.cumsum(-1)
+                distance = positions[:, -fed:, None] - positions[:, None, :]
+                masks[kind] = visible & (distance < window)[:, None]
+        return masks if len(masks) > 1 else masks.popitem()[1]
 
     def _visible(self, fed: int) -> Tensor:
         """Slots that the last `fed` tokens attend to: live ones up to their own, (B, 1, fed, L) bool.

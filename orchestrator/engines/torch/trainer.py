@@ -127,7 +127,7 @@ class TorchTrainer:
         with torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             hidden = self._student.predicting(given)
         targets = Targets.gather(rollouts, scores, group).to(self._device)
-        head, space = self._student.model.lm_head.weight, self._student.space
+        head, space = self._student.head_weight, self._student.space
         loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()
         masses = summed_masses(hidden.detach(), head.to(hidden.dtype), targets, space)

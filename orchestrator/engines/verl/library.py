@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.config import Optimizer
+from orchestrator.engines.common.causal import logit_scale
 from orchestrator.engines.common.packing import Inputs
 from orchestrator.engines.common.passes import checkpoint_activations
 
@@ -187,7 +188,8 @@ class ShardedModel(FSDPEngine):
     def _build_module(self) -> Any:
         model = self._model
         model.forward = types.MethodType(_forward, model)
-        model.lm_head.forward = types.MethodType(_read_head, model.lm_head)
+        head = model.get_output_embeddings()
+        head.forward = types.MethodType(_read_head, head)
         if self.model_config.enable_gradient_checkpointing:
             checkpoint_activations(model)
         return model
@@ -203,8 +205,10 @@ def _forward(
     self: Any, ids: Tensor, attention: Any, packing: dict[str, Any], read: Read[Result]
 ) -> Result:
     """Forward pass of the whole model; FSDP has gathered its outer parameters while it runs."""
-    outputs = self.model(input_ids=ids, attention_mask=attention, use_cache=False, **packing)
-    return self.lm_head(outputs.last_hidden_state, read)
+    outputs = self.base_model(input_ids=ids, attention_mask=attention, use_cache=False, **packing)
+    hidden = outputs.last_hidden_state
+    scale = logit_scale(self.config)
+    return self.get_output_embeddings()(hidden if scale == 1 else hidden * scale, read)
 
 
 def _read_head(self: Any, hidden: Tensor, read: Read[Result]) -> Result:
