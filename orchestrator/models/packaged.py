@@ -89,12 +89,16 @@ def _unpacked(
 
 def without_layers(model: PreTrainedModel, left_out: list[int]) -> PreTrainedModel:
     """The model without some of its layers, which are counted from 0."""
-    decoder = model.base_model
+    decoder: Any = model.base_model
     layers = [layer for number, layer in enumerate(decoder.layers) if number not in left_out]
     for number, layer in enumerate(layers):
         layer.self_attn.layer_idx = number  # its place in the cache
     decoder.layers = torch.nn.ModuleList(layers)
-    model.config.num_hidden_layers = len(layers)
+    config = model.config
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:  # one for each layer
+        config.layer_types = [kind for number, kind in enumerate(kinds) if number not in left_out]
+    config.num_hidden_layers = len(layers)
     return model
 
 
