@@ -17,8 +17,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.engines.common import causal, passes
-from orchestrator.engines.interface import Limits, WeightsRef
+from orchestrator.engines.interface import Limits, Lora, WeightsRef
 from orchestrator.engines.torch import architecture, stream
+from orchestrator.engines.torch.lora import add_adapters, merged_weights, trainable
 from orchestrator.models.folders import shape_of
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
 from tests import tiny
@@ -202,3 +203,30 @@ def test_sizes_are_read_off_the_files(name: str, tmp_path: Path) -> None:
     tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     assert shape.tied == (tables[0] is tables[1])
     assert (shape.layers, shape.hidden) == (model.config.num_hidden_layers, tables[0].shape[1])
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "gpt_neox", "gpt2"])
+def test_adapters_stand_beside_every_linear_layer_and_merge(name: str, tmp_path: Path) -> None:
+    save_pair(tmp_path, name)
+    model, plain = (AutoModelForCausalLM.from_pretrained(tmp_path / "student") for _ in range(2))
+    linear = [
+        weight
+        for key, weight in plain.named_parameters()
+        if weight.dim() == 2 and key.split(".")[-2] not in ("wte", "wpe", "embed_in", "embed_out")
+    ]
+    linear = [weight for weight in linear if len(weight) != tiny.SIZE]  # the other tables
+    add_adapters(model, Lora(rank=2, alpha=2, lr=1e-3, seed=0))
+    started = trainable(model)
+    assert sum(weight.numel() for weight in started.values()) == sum(
+        2 * sum(weight.shape) for weight in linear
+    )
+    with torch.no_grad():
+        for weight in started.values():
+            weight.normal_(generator=torch.Generator().manual_seed(len(weight)))
+    plain.load_state_dict(dict(merged_weights(model)), strict=False)
+    ids = torch.tensor([[1, 5, 2, 8, 3]])
+    with torch.no_grad():
+        expected, merged = model(ids).logits, plain(ids).logits
+    assert torch.allclose(merged, expected, atol=1e-4)
+    untouched = AutoModelForCausalLM.from_pretrained(tmp_path / "student")(ids).logits
+    assert float((untouched - expected).detach().abs().max()) > 0.01
