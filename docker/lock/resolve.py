@@ -8,9 +8,9 @@ One resolution by uv for Python 3.11 and newer on all platforms: what `trb` runs
 stand there stay unless they no longer fit, or `--upgrade` is given. Nothing of this machine enters:
 the index is the public one, and configurations are not read.
 
-engines.txt, kernels.txt and compiler.txt are no resolutions: what SGLang and verl declare
-contradicts itself and runtime.txt. Their versions are changed by hand there, and `lock` puts in the
-hashes.
+engines.txt, kernels.txt, compiler.txt and real.txt are no resolutions: what SGLang and verl declare
+contradicts itself and runtime.txt, and what the package of a model declares is not needed. Their
+versions are changed by hand there, and `lock` puts in the hashes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ BY_HAND = {
     "# Edit a version here and run `make lock` for the hashes.\n",
     "compiler": "# nvcc and headers for the kernels that SGLang compiles at first use, of the CUDA that torch's build\n"
     "# for GPUs pins in runtime.txt. Edit a version here and run `make lock` for the hashes.\n",
+    "real": "# A language model of 135 million parameters and what reads its file, without what the model's\n"
+    "# package declares. Edit a version here and run `make lock` for the hashes.\n",
 }  # fmt: skip
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")

@@ -351,7 +351,7 @@ def _prompt(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
 
 def _tokenizer(model: Model, setup: Setup, runs: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of one model; an embedded one is known before its model is made."""
-    if model.recipe is not None:
+    if model.recipe is not None and model.recipe.is_embedded:
         from orchestrator.models.embedded import make_tokenizer
 
         return make_tokenizer(setup.tokenizer or "")

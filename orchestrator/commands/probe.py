@@ -33,7 +33,7 @@ def run_probes(study: Study, console: Console) -> None:
         prepare.check_models(name, setup, study.runs)
     study.runs.mkdir(parents=True, exist_ok=True)
     with building(console) as report:
-        pairs = prepare.prepare(setups, study.runs, report)
+        pairs = prepare.prepare(setups, study.runs, report, study.experiment.data_dir)
     for unit in _missing(study):  # with the ids that the models have given them
         _run(study, worker_spec(unit, study.experiment, study.runs, pairs[unit.setup]), console)
 

@@ -174,7 +174,12 @@ def _with_models(job: Submission) -> Submission:
     _check(job)
     job.say_where()
     with _driving(job), building(job.console, "loading PyTorch") as report:
-        prepare.prepare(job.study.experiment.setups, job.study.runs, report)
+        prepare.prepare(
+            job.study.experiment.setups,
+            job.study.runs,
+            report,
+            job.study.experiment.data_dir,
+        )
     units = expand(job.study.experiment, job.study.runs)
     return replace(job, study=job.study.with_units(units))
 
@@ -257,7 +262,9 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
             while_running.enter_context(cluster.cluster(address))
         cluster.check_placement(missing)
         with building(job.console) as report:
-            pairs = prepare.prepare(study.experiment.setups, study.runs, report)
+            pairs = prepare.prepare(
+                study.experiment.setups, study.runs, report, study.experiment.data_dir
+            )
         note_submit(study)
         trials = sum(s.is_trial and s.state == "done" for s in status.collect(study))
         session = status.Session(started, trials, cluster.capacity())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import BenchmarkRun
-from orchestrator.data import arithmetic
+from orchestrator.data import arithmetic, word_problems
 from orchestrator.data.files import SUFFIXES, data_file, numbered_rows, verify_sha256
 from orchestrator.data.hub import check_hub_id, iterate_hub
 from orchestrator.data.problems import Problem, benchmark_problem
@@ -28,16 +28,22 @@ class Benchmark:
     """A benchmark that comes with the program, or one that an experiment adds.
 
     Its problems are read from `file`, a path below the data folder, with the content hash `sha256`.
-    The arithmetic sets are generated instead, as sums with `terms` terms. An added benchmark has
-    neither: its `BenchmarkRun` names the source. `label` heads the benchmark's column in tables,
-    and is not part of its identity.
+    The arithmetic sets are generated instead, as sums with `terms` terms, and so are word problems
+    (`stories`). An added benchmark has none of these: its `BenchmarkRun` names the source. `label`
+    heads the benchmark's column in tables, and is not part of its identity.
     """
 
     problems: int
     file: str | None = None
     sha256: str | None = None
     terms: tuple[int, int] | None = None
+    stories: bool = False
     label: str = ""
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the problems come from this program and not from a file."""
+        return self.terms is not None or self.stories
 
     def identity(self, run: BenchmarkRun | None = None) -> dict[str, Any]:
         """The identity of the content, independent of its location; a part of an evaluation's id.
@@ -47,6 +53,8 @@ class Benchmark:
         """
         if self.terms is not None:
             return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
+        if self.stories:
+            return {"word_problems": word_problems.WORLD_VERSION}
         if run is None or run.path is None:
             return {"file": self.file, "sha256": self.sha256}
         if self.file is not None and run.revision == self.sha256:
@@ -72,6 +80,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         label="Longest sums",
         problems=arithmetic.BENCHMARK_PROBLEMS,
         terms=arithmetic.LONGEST_TERMS,
+    ),
+    "word_problems": Benchmark(
+        label="Word problems",
+        problems=word_problems.BENCHMARK_PROBLEMS,
+        stories=True,
     ),
     "gsm8k": Benchmark(
         label="GSM8K",
@@ -159,6 +172,8 @@ def _problems(key: str, data_dir: str | None, run: BenchmarkRun | None) -> list[
     benchmark = benchmark_of(key, run)
     if benchmark.terms is not None:
         return arithmetic.benchmark_problems(benchmark.terms)
+    if benchmark.stories:
+        return word_problems.benchmark_problems()
     where, rows = _rows(key, data_dir, run or BenchmarkRun())
     if len(rows) != benchmark.problems:
         advice = ""
@@ -193,7 +208,7 @@ def check_source(key: str, run: BenchmarkRun) -> None:
         )
     if run.path is None:
         return
-    if declared.terms is not None:
+    if declared.is_generated:
         raise UserError(
             f"{where}.path: {run.path!r}: expected null, since these problems are generated"
         )

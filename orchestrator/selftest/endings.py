@@ -29,7 +29,8 @@ def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -
     Models of random weights, models that are not made yet, and models that need a GPU where none
     is, are not tried, and the line says so. The process may hold some of a GPU's memory afterwards.
     """
-    if setup.teacher.recipe is not None and not setup.teacher.recipe.updates:
+    recipe = setup.teacher.recipe
+    if recipe is not None and recipe.is_embedded and not recipe.updates:
         return f"{NOT_TRIED}: the teacher's weights are random"
     untried = why_untried(setup, runs, on_gpu=True)
     if untried is not None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.config import Experiment, PromptTemplate, Setup
+from orchestrator.config import Experiment, Model, PromptTemplate, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Job
@@ -32,11 +32,15 @@ PLAIN = PromptTemplate(kind="plain")
 def own_template(setup: Setup) -> PromptTemplate:
     """The prompt template with which the teacher was trained.
 
-    A made teacher learned plain problems. Any other has a chat template, if its tokenizer has one;
-    the system message and thinking are the setup's choice and no mismatch.
+    An embedded teacher learned plain problems, and a recipe's updates ask as the setup asks. Any
+    other has a chat template, if its tokenizer has one; the system message and thinking are the
+    setup's choice and no mismatch.
     """
-    if setup.teacher.recipe is not None:
+    recipe = setup.teacher.recipe
+    if recipe is not None and recipe.is_embedded:
         return PLAIN
+    if recipe is not None and recipe.updates:
+        return setup.prompt
     return replace(setup.prompt, kind="chat")
 
 
@@ -60,7 +64,7 @@ def check_template(
     if untried is not None:
         return untried
     teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
-    if setup.teacher.recipe is None and not has_chat_template(Path(teacher.path)):
+    if not _is_embedded(setup.teacher) and not has_chat_template(Path(teacher.path)):
         return "the teacher has no chat template of its own"
     cost = nats_apart(setup, experiment, runs)
     if cost > MOST_NATS:
@@ -116,6 +120,10 @@ def nats_apart(setup: Setup, experiment: Experiment, runs: Path) -> float:
     return lost / counted
 
 
+def _is_embedded(model: Model) -> bool:
+    return model.recipe is not None and model.recipe.is_embedded
+
+
 def greedy(teacher, prompt: Sequence[int], eos: int) -> tuple[list[int], list[float]]:  # pyright: ignore[reportMissingParameterType]
     """The teacher's most likely answer, token by token, and the log-probabilities of its tokens."""
     import torch
@@ -140,7 +148,7 @@ def _log_probs(teacher, prompt: Sequence[int], answer: Sequence[int]) -> list[fl
 
 def tokenizer_of(setup: Setup, folder: str):  # pyright: ignore[reportMissingParameterType]
     """The teacher's tokenizer; an embedded one is known by name."""
-    if setup.teacher.recipe is not None:
+    if _is_embedded(setup.teacher):
         from orchestrator.models.embedded import make_tokenizer
 
         return make_tokenizer(setup.tokenizer or "")

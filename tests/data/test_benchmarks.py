@@ -38,6 +38,7 @@ COUNTS = {
     "arithmetic_short": 200,
     "arithmetic_long": 200,
     "arithmetic_longest": 200,
+    "word_problems": 200,
 }
 
 

@@ -88,7 +88,7 @@ def test_a_build_in_its_own_process_gives_the_same_bytes_and_reports(tmp_path: P
     target = tmp_path / "there"
     mask = os.umask(0o022)
     try:
-        child = Child("orchestrator.models.embedded", "the maker")
+        child = Child("orchestrator.models.making", "the maker")
     finally:
         os.umask(mask)
     child.send(made | {"folder": str(target)})

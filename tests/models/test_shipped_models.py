@@ -96,7 +96,7 @@ def make_again(name: str, parent: Path) -> dict[str, Path]:
     for role in ROLES:
         model = getattr(setup, role)
         folders[role] = parent / made_models.recipe_of(model, setup)
-        children.append(Child("orchestrator.models.embedded", role))
+        children.append(Child("orchestrator.models.making", role))
         children[-1].send(model_identity(model, setup) | {"folder": str(folders[role])})
     for _, message in messages(children):
         assert isinstance(message, dict | Result), message

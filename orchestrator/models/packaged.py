@@ -1,0 +1,176 @@
+"""Makes real models: those that a Python package holds as GGUF, and students cut out of a teacher.
+
+A GGUF file has whole numbers with a scale for each block of them. Reading it multiplies and adds
+single float32 numbers, so that every CPU comes to the same weights, and a recipe pins their sha256.
+The supervised updates after it differ from one kind of CPU to another in their last digits.
+`models.making` runs `build` in a child process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from orchestrator.config import Model, Recipe, Setup, Sft
+from orchestrator.data import word_problems
+from orchestrator.data.prompts import render
+from orchestrator.data.training_set import load_training_set
+from orchestrator.errors import refuse
+from orchestrator.models.made_models import WEIGHTS
+from orchestrator.models.supervised import Example, Report, train
+from orchestrator.records.files import file_sha256
+
+THREADS = 2  # a fixed number, on which the last digits of sums depend
+WARMUP_UPDATES = 5
+ANSWERED_AT_ONCE = 64  # prompts
+
+
+def build(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -> None:
+    """Make the model of `spec["role"]` in `spec["setup"]`, and its tokenizer, in `folder`.
+
+    `spec["source"]` is the GGUF file, or the teacher's folder; `report` gets the progress of the
+    updates, see `supervised.train`.
+    """
+    torch.set_num_threads(THREADS)
+    torch.use_deterministic_algorithms(True)
+    setup: Setup = spec["setup"]
+    maker: Model = getattr(setup, spec["role"])
+    recipe = maker.recipe
+    assert recipe is not None
+    torch.manual_seed(recipe.seed)
+    source = Path(spec["source"])
+    if recipe.package is not None:
+        model, tokenizer = _unpacked(source, maker, folder)
+        draw = _solved(setup, maker, tokenizer)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        draw = _answered(setup, recipe, model, tokenizer, spec["data_dir"])
+        model = without_layers(model, recipe.without_layers)
+        model.config.eos_token_id = maker.eos
+    if recipe.updates:
+        train(model, draw, recipe, maker.eos, report, WARMUP_UPDATES)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _unpacked(
+    file: Path, maker: Model, folder: Path
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of a GGUF file in float32, and its tokenizer; `folder` is left with the weights.
+
+    Raises UserError if they are not those that the recipe pins.
+    """
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    # The file's own word for it is lost on the way.
+    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(maker.eos)
+    model.save_pretrained(folder)
+    sha256, pinned = file_sha256(folder / WEIGHTS), maker.recipe and maker.recipe.weights
+    if pinned not in (None, sha256):
+        raise refuse("recipe.weights", pinned, f"{sha256}, which {file.name} becomes here")
+    return model, tokenizer
+
+
+def without_layers(model: PreTrainedModel, left_out: list[int]) -> PreTrainedModel:
+    """The model without some of its layers, which are counted from 0."""
+    decoder: Any = model.base_model
+    layers = [layer for number, layer in enumerate(decoder.layers) if number not in left_out]
+    for number, layer in enumerate(layers):
+        layer.self_attn.layer_idx = number  # its place in the cache
+    decoder.layers = torch.nn.ModuleList(layers)
+    config = model.config
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:  # one for each layer
+        config.layer_types = [kind for number, kind in enumerate(kinds) if number not in left_out]
+    config.num_hidden_layers = len(layers)
+    return model
+
+
+def _solved(
+    setup: Setup, maker: Model, tokenizer: PreTrainedTokenizerBase
+) -> Callable[[], list[Example]]:
+    """Worked solutions of word problems, asked as the setup asks."""
+    recipe = maker.recipe
+    assert recipe is not None
+    rng = random.Random(f"word-problems-recipe-{recipe.seed}")
+
+    def draw() -> list[Example]:
+        examples: list[Example] = []
+        for _ in range(recipe.batch):
+            story = word_problems.draw_training(rng)
+            prompt = render(story.text, setup.prompt, tokenizer)
+            solution = tokenizer.encode(story.solution, add_special_tokens=False)
+            examples.append((list(prompt), [*solution, maker.eos]))
+        return examples
+
+    return draw
+
+
+def _answered(
+    setup: Setup,
+    recipe: Recipe,
+    teacher: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data_dir: str | None,
+) -> Callable[[], list[Example]]:
+    """The teacher's answers to the first training prompts, sampled now: the student is cut out of
+    the same layers afterwards.
+    """
+    if not recipe.updates:
+        return list
+    wanted = replace(
+        setup.training, steps=recipe.updates, prompts_per_step=recipe.batch, sft=Sft(1, [1])
+    )
+    prompts = load_training_set(replace(setup, training=wanted), data_dir, tokenizer).prompts
+    examples: list[Example] = []
+    for start in range(0, len(prompts), ANSWERED_AT_ONCE):
+        asked = [list(prompt.ids) for prompt in prompts[start : start + ANSWERED_AT_ONCE]]
+        examples += _answers(teacher, asked, setup)
+    stream = iter(examples)
+    return lambda: list(islice(stream, recipe.batch))
+
+
+def _answers(teacher: PreTrainedModel, prompts: list[list[int]], setup: Setup) -> list[Example]:
+    """Prompts with answers sampled at T = 1; one that is cut off ends without the stop token."""
+    eos, width = setup.teacher.eos, max(map(len, prompts))
+    ids = torch.full((len(prompts), width), eos)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):  # padded on the left: all answers begin at `width`
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+    decoding = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=setup.training.max_response_tokens,
+        eos_token_id=eos,
+        pad_token_id=eos,
+    )
+    with torch.no_grad():
+        sampled = teacher.generate(  # pyright: ignore[reportCallIssue]
+            input_ids=ids, attention_mask=mask, generation_config=decoding
+        )
+    examples: list[Example] = []
+    for prompt, row in zip(prompts, sampled[:, width:].tolist(), strict=True):
+        end = row.index(eos) + 1 if eos in row else len(row)
+        # The student's own stop token takes the place of the teacher's.
+        answer = [setup.student.eos if token == eos else token for token in row[:end]]
+        examples.append((prompt, answer))
+    return examples

