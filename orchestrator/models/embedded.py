@@ -55,7 +55,7 @@ def build(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -
     else:
         model = Qwen3ForCausalLM(qwen3_config(shape, vocabulary, eos))
         if recipe.updates:
-            _train(model, tokenizer, recipe, eos, report)
+            _train(model, tokenizer, recipe, eos if isinstance(eos, int) else eos[0], report)
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

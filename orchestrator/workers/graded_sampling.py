@@ -133,7 +133,7 @@ class GradedSampler:
 
     def _grade(self, wanted: Samples, rollouts: Rollouts, responses: dict[int, _Responses]) -> None:
         """Add some responses to those of their problems."""
-        posed, eos = self._posed(wanted.benchmark), self._setup.student.eos
+        posed, eos = self._posed(wanted.benchmark), self._setup.student.closing_id
         answers = []
         for row, request in enumerate(rollouts.requests):
             gold = posed[request.key.prompt][0].gold

@@ -104,7 +104,7 @@ class SglangStudent(SglangSampler):
                 behavior, request.key, self._space, limits.max_tokens, limits.support, drafted
             )
             asks.append(Ask(index, request.prompt_ids, order))
-        call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
+        call = Generate(asks, limits.max_tokens, (self._setup.student.closing_id,), at_once)
         for part in self._parts(call):
             yield self._blended(requests, part, behavior, limits)
 
@@ -164,7 +164,7 @@ class SglangStudent(SglangSampler):
                 accepted=int(records["accepted"].sum()),
             )
         answered = [requests[answer.index] for answer in answers]
-        return record.finish(answered, self._setup.student.eos, blended=True)
+        return record.finish(answered, self._setup.student.closing_id, blended=True)
 
 
 def blending_settings(job: Job) -> Settings:
