@@ -17,6 +17,7 @@ from orchestrator.rules import (
     Choices,
     Count,
     Flag,
+    Ids,
     Must,
     Natural,
     Number,
@@ -278,8 +279,20 @@ class Model(Section):
     recipe: Annotated[Recipe | None, "How the model is made, instead of `path`."] = None
     shape: Shape = field(default_factory=Shape)
     eos: Annotated[
-        Whole, "Token id that ends this model's responses; not given: as a local folder says."
+        Ids,
+        "Token id that ends this model's responses, or a list of all that do; the first closes the "
+        "responses that are kept. Not given: as a local folder says.",
     ] = -1
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end this model's responses."""
+        return (self.eos,) if isinstance(self.eos, int) else tuple(self.eos)
+
+    @property
+    def closing_id(self) -> int:
+        """The id with which a kept response of this model ends."""
+        return self.stop_ids[0]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ def run_probes(study: Study, console: Console) -> None:
         require_all(setup.engine)
         prepare.check_training_data(name, setup, study.experiment.data_dir)
         prepare.check_models(name, setup, study.runs)
+        prepare.check_prompt(name, setup, study.experiment.data_dir, study.runs)
     study.runs.mkdir(parents=True, exist_ok=True)
     with building(console) as report:
         pairs = prepare.prepare(setups, study.runs, report, study.experiment.data_dir)

@@ -114,10 +114,9 @@ def _header(key: str, file: Path) -> dict[str, Any]:
     return header
 
 
-def describe(key: str, folder: Path) -> tuple[Shape, int]:
-    """Shape and stop id of the model in `folder`. Raises UserError if one is not in its files."""
-    config = _json(key, folder / "config.json")
-    return shape_of(key, folder), _stop_id(key, folder, config)
+def describe(key: str, folder: Path) -> tuple[Shape, int | list[int]]:
+    """Shape and stop ids of the model in `folder`. Raises UserError if one is not in its files."""
+    return shape_of(key, folder), stop_ids(key, folder)
 
 
 def shape_of(key: str, folder: Path) -> Shape:
@@ -200,23 +199,60 @@ def token_ids(key: str, folder: Path) -> dict[str, int]:
         ) from None
 
 
-def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
-    """The first stop id of the generation settings, else of the model, else of the tokenizer."""
+def stop_ids(key: str, folder: Path) -> int | list[int]:
+    """All stop ids of the generation settings and of the model; without any that of the tokenizer.
+
+    The tokenizer's EOS adds no id to others, since a conversion may have replaced it, for example
+    by the token that opens a message.
+    """
     generation = folder / "generation_config.json"
-    for settings in (_json(key, generation) if generation.is_file() else {}, config):
-        ids = settings.get("eos_token_id")
-        first = ids[0] if isinstance(ids, list) and ids else ids
-        if isinstance(first, int):
-            return first
-    tokenizer = folder / "tokenizer_config.json"
-    token = _json(key, tokenizer).get("eos_token") if tokenizer.is_file() else None
-    text = token.get("content") if isinstance(token, dict) else token
-    ids_by_token = token_ids(key, folder) if text else {}
-    if text not in ids_by_token:
+    settings = _json(key, generation) if generation.is_file() else {}
+    config = _json(key, folder / "config.json")
+    found: dict[int, None] = {}
+    for file, ids in (
+        (generation, settings.get("eos_token_id")),
+        (folder / "config.json", config.get("eos_token_id")),
+    ):
+        for number in ids if isinstance(ids, list) else [ids]:
+            if type(number) is int:
+                found[number] = None
+            elif number is not None:
+                raise refuse(f"{key}: eos_token_id", ids, f"a token id or a list of them in {file}")
+    if len(found) == 1:
+        return next(iter(found))
+    file = folder / "tokenizer_config.json"
+    tokenizer = _json(key, file) if file.is_file() else {}
+    token = tokenizer.get("eos_token")
+    own = token.get("content") if isinstance(token, dict) else token
+    if found:
+        return _closing_first(key, folder, list(found), own, str(tokenizer.get("chat_template")))
+    ids_by_token = token_ids(key, folder) if own else {}
+    if own not in ids_by_token:
         raise refuse(
             f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say"
         )
-    return ids_by_token[text]
+    return ids_by_token[own]
+
+
+def _closing_first(
+    key: str, folder: Path, ids: list[int], own: str | None, template: str
+) -> list[int]:
+    """Sort stop ids so that the first is the one with which the model's chats end.
+
+    Its token stands in the chat template; among several such it is the tokenizer's `own` EOS. The
+    lists of Llama 3 and Gemma begin with the end of a text instead.
+    """
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        template += file.read_text(encoding="utf-8", errors="replace")
+    has_tokens = (folder / "tokenizer.json").is_file()
+    tokens = {n: text for text, n in token_ids(key, folder).items()} if has_tokens else {}
+
+    def rank(number: int) -> tuple[bool, bool]:
+        text = tokens.get(number)
+        return text is None or text not in template, text is None or text != own
+
+    return sorted(ids, key=rank)
 
 
 def _json(key: str, file: Path) -> dict[str, Any]:

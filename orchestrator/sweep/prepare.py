@@ -17,7 +17,7 @@ from orchestrator.data.openthoughts import load_thoughts
 from orchestrator.data.problems import check_system, read_training_problems
 from orchestrator.data.sources import SOURCES
 from orchestrator.engines.interface import ModelFolder
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, one_line
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
 from orchestrator.models import made_models
@@ -26,10 +26,12 @@ from orchestrator.models.checkpoints import (
     check_passes,
     check_same_tokens,
     checkpoint_of,
+    lies_here,
 )
 from orchestrator.models.folders import check_folder
 from orchestrator.models.making import Report, check_package, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
+from orchestrator.selftest.template import tokenizer_of
 from orchestrator.workers.spec import Pairs, WorkerSpec
 
 
@@ -53,6 +55,32 @@ def check(experiment: Experiment, runs: Path) -> None:
     for name, setup in experiment.setups.items():
         check_data(name, setup, experiment.data_dir)
         check_models(name, setup, runs)
+        check_prompt(name, setup, experiment.data_dir, runs)
+
+
+def check_prompt(name: str, setup: Setup, data_dir: str | None, runs: Path) -> None:
+    """Raise UserError if the teacher's tokenizer cannot render the first problem of a benchmark.
+
+    Template and system message meet here, before Ray starts. A teacher that is not on this machine
+    yet is not tried. Embedded tokenizers read plain prompts alike, and take no seconds to import.
+    """
+    made = setup.teacher.recipe is not None
+    if made and setup.prompt.kind == "plain":
+        return
+    folder = None if made else lies_here(setup.teacher, setup, runs)
+    if not made and folder is None:
+        return
+    from orchestrator.data.prompts import check_rendering
+
+    try:
+        tokenizer = tokenizer_of(setup, str(folder))
+    except Exception as error:  # of a library that reads a file of the user
+        raise UserError(
+            f"{name}.teacher: {folder}: its tokenizer cannot be opened ({one_line(error)})"
+        ) from None
+    benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
+    problem = load_benchmark(benchmark, data_dir, run)[0]
+    check_rendering(name, problem.text, setup.prompt, tokenizer)
 
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:

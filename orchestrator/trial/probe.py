@@ -153,7 +153,7 @@ class ContinuationProbe:
         for row, request in enumerate(source.rollouts.requests):
             prefix = source.rollouts.response(row)[:length]
             key = request.key
-            ended = self.spec.setup.student.eos in prefix
+            ended = self.spec.setup.student.closing_id in prefix
             requests: list[Request] = []
             for repetition in range(0 if ended else self.settings.continuations):
                 own_key = SequenceKey(
@@ -239,7 +239,7 @@ class ContinuationProbe:
 
     def text(self, response: list[int]) -> str:
         """Text of a response, as the grader sees it."""
-        return response_text(response, self.spec.setup.student.eos, self.tokenizer)
+        return response_text(response, self.spec.setup.student.closing_id, self.tokenizer)
 
     def grade(self, prompts: list[int], texts: list[str]) -> list[Grade]:
         """Grade each text as an answer to the prompt at that position of the training order."""

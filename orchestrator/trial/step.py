@@ -163,7 +163,7 @@ class TrainingStep:
         A reward is 1.0 or 0.0, and None for a prompt without a gold.
         """
         golds = {index: prompt.problem.gold for index, prompt in prompts}
-        eos = self.spec.setup.student.eos
+        eos = self.spec.setup.student.closing_id
         texts = [response_text(response, eos, self.tokenizer) for response in digest.responses]
         asked: dict[int, tuple[Gold, str]] = {}
         for row, request in enumerate(requests):

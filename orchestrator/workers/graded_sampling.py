@@ -133,7 +133,7 @@ class GradedSampler:
 
     def _grade(self, wanted: Samples, rollouts: Rollouts, responses: dict[int, _Responses]) -> None:
         """Add some responses to those of their problems."""
-        posed, eos = self._posed(wanted.benchmark), self._setup.student.eos
+        posed, eos = self._posed(wanted.benchmark), self._setup.student.closing_id
         texts: list[str] = []
         answers: list[tuple[Gold | str, str]] = []
         for row, request in enumerate(rollouts.requests):

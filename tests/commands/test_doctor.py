@@ -150,7 +150,12 @@ def test_findings_as_json_prompts_before_the_training_data(
     assert {"devices", "memory", "gradient", "tiny benchmarks"} <= set(checks)
     assert checks["grader"]["detail"] == "0.5 is one half and 0.25 is not"
     assert checks["tiny prompt"]["detail"].splitlines()[-1] == "8 10 2 11 12 18"
-    assert list(checks)[-2:] == ["tiny prompt", "tiny training data"]
+    assert list(checks)[-4:] == [
+        "tiny prompt",
+        "tiny template",
+        "tiny endings",
+        "tiny training data",
+    ]
     devices = checks["devices"]["detail"]
     assert "1 GPUs" not in devices
     assert "1 CPU cores" not in devices

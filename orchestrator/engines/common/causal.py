@@ -28,7 +28,6 @@ class CausalModel:
     model: Any  # PreTrainedModel; its forward signature is dynamic
     space: TokenSpace
     owner: Owner
-    rows: int | None = None  # V, the ids of both models; None if they have equally many
 
     @property
     def device(self) -> torch.device:
@@ -41,8 +40,6 @@ class CausalModel:
 
     def log_prob(self, logits: Tensor) -> Tensor:
         """Canonical log-probabilities, (…, rows) → (…, V), float32 or better."""
-        if self.rows is not None:
-            logits = logits[..., : self.rows]
         if self.owner == "student":
             return self.space.student_log_prob(logits)
         return self.space.teacher_log_prob(logits)
