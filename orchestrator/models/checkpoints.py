@@ -12,6 +12,7 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
 from orchestrator.models import made_models
 from orchestrator.models.folders import CONFIG_KEYS, token_ids
+from orchestrator.models.weights import weight_files
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
@@ -66,11 +67,11 @@ def lies_here(model: Model, setup: Setup, runs: Path) -> Path | None:
 
 def _has_weights(folder: Path) -> bool:
     """Whether a folder has a configuration and all weights; an interrupted download lacks some."""
-    index = folder / "model.safetensors.index.json"
-    weights = {"model.safetensors"}
-    if index.is_file():
-        weights = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return all((folder / name).is_file() for name in {"config.json"} | weights)
+    try:
+        files = weight_files(str(folder), folder)
+    except UserError:  # an index that was cut off
+        return False
+    return all(file.is_file() for file in (folder / "config.json", *files))
 
 
 def on_this_machine(model: ModelFolder) -> ModelFolder:
@@ -94,7 +95,8 @@ def download(path: str, revision: str) -> str:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    files = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+    # `*.txt` and `*.model` hold tokenizers of folders without a tokenizer.json.
+    files = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
     unreachable = (
         HfHubHTTPError,
         HFValidationError,

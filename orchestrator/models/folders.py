@@ -12,6 +12,7 @@ from orchestrator.data.cache import cached
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.models.identity import digest
+from orchestrator.models.weights import check_whole, read_tensors
 
 CONFIG_KEYS = {
     "layers": "num_hidden_layers",
@@ -24,7 +25,7 @@ CONFIG_KEYS = {
 MODEL_TYPE = "qwen3"  # the type that engines train, count and share over GPUs
 # One of them is enough for transformers.
 TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+POINTER = "version https://git-lfs"  # begins a file that git-lfs has not fetched
 MOST_NAMED = 10  # types of models in a message
 
 
@@ -37,22 +38,14 @@ def local_folder(model: Model) -> Path | None:
 def check_folder(
     key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False
 ) -> None:
-    """Raise UserError, which begins with `key`, unless a model folder can be loaded.
+    """Raise UserError, which begins with `key`, unless a model folder holds a whole model.
 
     Reads a few KiB of each file. The model's type must be one of `types`, if any are given. A setup
     uses its teacher's tokenizer; a student's folder needs none.
     """
     _check_type(key, folder, types)
-    names = {WEIGHTS}
-    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
-        parts = _json(key, folder / INDEX).get("weight_map")
-        names = set(map(str, parts.values())) if isinstance(parts, dict) else set()
-        if not names:
-            raise UserError(
-                f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder"
-            )
-    for name in sorted(names):
-        _check_safetensors(key, folder / name)
+    config = _json(key, folder / "config.json")
+    check_whole(key, folder, config, read_tensors(key, folder))
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(
             f"{key}: {folder} has no tokenizer.json: "
@@ -72,32 +65,6 @@ def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
             model_type,
             f"{expected} in {folder / 'config.json'}{did_you_mean(str(model_type), types)}",
         )
-
-
-def _check_safetensors(key: str, file: Path) -> None:
-    """Raise UserError unless a safetensors file is as long as its header says.
-
-    It has 8 bytes with the header's length, the header in JSON, then the tensors. An interrupted
-    copy shows in the length alone, so no tensor is read.
-    """
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(length)) if 0 < length <= size - 8 else {}
-        end = 0  # of the last tensor
-        for name, entry in header.items():
-            if name != "__metadata__":
-                end = max(end, entry["data_offsets"][1])
-        whole = bool(header) and 8 + length + end == size
-    except OSError as error:
-        raise UserError(
-            f"{key}: {file}: {error.strerror or error}: expected weights as safetensors"
-        ) from None
-    except (ValueError, RecursionError, AttributeError, KeyError, TypeError, IndexError):
-        whole = False
-    if not whole:
-        raise UserError(f"{key}: {file} is cut off or no safetensors file; copy the weights again")
 
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
@@ -164,10 +131,16 @@ def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
 
 
 def _json(key: str, file: Path) -> dict[str, Any]:
+    text = ""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content = json.loads(text)
     except (OSError, ValueError, RecursionError):
         content = None
+    if text.startswith(POINTER):
+        raise UserError(
+            f"{key}: {file} is a pointer of git-lfs: run git lfs pull in {file.parent}"
+        ) from None
     if not isinstance(content, dict):
         raise UserError(
             f"{key}: {file} is missing or broken: expected a Hugging Face model folder"

@@ -46,8 +46,22 @@ CONFIG = {
     "tie_word_embeddings": True,
     "model_type": "qwen3",
 }
-HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
-WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + b"1234"
+TABLE = 4 * 64 * 32  # bytes of the embedding
+
+
+def weights(layers: int = 3) -> bytes:
+    """A safetensors file of an embedding, a norm in each layer, and one after them."""
+    names = [f"model.layers.{layer}.input_layernorm.weight" for layer in range(layers)]
+    table = {"dtype": "F32", "shape": [64, 32], "data_offsets": [0, TABLE]}
+    header: dict[str, Any] = {"model.embed_tokens.weight": table}
+    for place, name in enumerate([*names, "model.norm.weight"]):
+        offsets = [TABLE + 4 * place, TABLE + 4 * place + 4]
+        header[name] = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(TABLE + 4 * layers + 4)
+
+
+WEIGHTS = weights()
 SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=96, tied=True)
 
 
@@ -173,7 +187,8 @@ def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
     }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
-    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    layers = (CONFIG | config)["num_hidden_layers"]
+    (folder / "model.safetensors").write_bytes(weights(layers))
     return folder
 
 
@@ -366,8 +381,8 @@ INDEX = {"weight_map": {"w": "model-1-of-1.safetensors"}}
         ({"model.safetensors": None}, f"{{}}/model.safetensors{NONE_THERE}"),
         ({"model.safetensors": WEIGHTS[:-1]}, f"{{}}{CUT}"),
         ({"model.safetensors": WEIGHTS[:20]}, f"{{}}{CUT}"),
-        ({"model.safetensors": b""}, f"{{}}{CUT}"),
-        ({"model.safetensors": (2**62).to_bytes(8, "little") + HEADER}, f"{{}}{CUT}"),
+        ({"model.safetensors": b""}, "{}/model.safetensors is empty"),
+        ({"model.safetensors": (2**62).to_bytes(8, "little") + WEIGHTS[8:]}, f"{{}}{CUT}"),
         ({"model.safetensors": WEIGHTS.replace(b"{", b"[")}, f"{{}}{CUT}"),
         (
             {"model.safetensors": None, "model.safetensors.index.json": json.dumps(INDEX).encode()},
