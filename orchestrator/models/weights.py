@@ -191,6 +191,7 @@ def _read_header(key: str, file: Path) -> dict[str, Stored]:
     copy shows in the length alone, so no tensor is read.
     """
     tensors: dict[str, Stored] = {}
+    size, begin = 0, b""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:

@@ -85,7 +85,7 @@ def load_model(
     transformers.logging.disable_progress_bar()
     attention = attention or attention_for(device)
     with _without_reports():
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
             use_safetensors=True,
@@ -95,6 +95,7 @@ def load_model(
             ignore_mismatched_sizes=True,  # they are refused below
             device_map="meta" if device.type == "meta" else None,
         )
+    model, report = loaded
     _check_loaded(path, model, report)
     if device.type == "cuda":
         fuse_norms(model)
