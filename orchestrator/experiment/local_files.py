@@ -19,10 +19,10 @@ from orchestrator.models.folders import (
     CONFIG_KEYS,
     check_folder,
     content_sha256,
-    describe,
     embedding_rows,
     local_folder,
     shape_of,
+    stop_ids,
     token_ids,
 )
 from orchestrator.start_up import default_runs
@@ -121,7 +121,8 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
             f"left out at first, then what is printed for {folder}",
         )
     if not _is_described(model):
-        shape, eos = describe(key, folder)
+        shape = shape_of(key, folder)
+        eos = stop_ids(key, folder) if model.eos == -1 else model.eos
         given: dict[str, int] = {}
         for name in CONFIG_KEYS:
             if size := getattr(model.shape, name):
@@ -130,9 +131,7 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
         # is false.
         if len(given) == len(CONFIG_KEYS) or not model.shape.tied:
             shape = replace(shape, tied=model.shape.tied)
-        model = replace(
-            model, shape=replace(shape, **given), eos=eos if model.eos == -1 else model.eos
-        )
+        model = replace(model, shape=replace(shape, **given), eos=eos)
     elif not model.shape.parameters:
         counted = shape_of(key, folder).parameters
         model = replace(model, shape=replace(model.shape, parameters=counted))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,8 +48,29 @@ CONFIG = {
     "tie_word_embeddings": True,
     "model_type": "qwen3",
 }
-HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
-WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + b"1234"
+
+
+def weights(layers: int = 3, tied: bool = True) -> bytes:
+    """A safetensors file of an embedding, a norm in each layer, one after them, and a head."""
+    shapes = {"model.embed_tokens.weight": [64, 32], "model.norm.weight": [32]}
+    for layer in range(layers):
+        shapes[f"model.layers.{layer}.input_layernorm.weight"] = [32]
+    if not tied:
+        shapes["lm_head.weight"] = [64, 32]
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(end)
+
+
+def names_of(file: bytes) -> list[str]:
+    return list(json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")]))
+
+
+WEIGHTS = weights()
 SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=96, tied=True)
 
 
@@ -258,7 +280,9 @@ def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
     }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
-    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    sizes = CONFIG | config
+    stored = weights(sizes["num_hidden_layers"], sizes["tie_word_embeddings"])
+    (folder / "model.safetensors").write_bytes(stored)
     return folder
 
 
@@ -594,7 +618,7 @@ def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> Non
 
 
 CUT, NONE_THERE = "/model.safetensors is cut off", ": No such file or directory"
-INDEX = {"weight_map": {"w": "model-1-of-1.safetensors"}}
+INDEX = {"weight_map": dict.fromkeys(names_of(weights(5, tied=False)), "model-1-of-1.safetensors")}
 
 
 @pytest.mark.parametrize(
@@ -603,8 +627,8 @@ INDEX = {"weight_map": {"w": "model-1-of-1.safetensors"}}
         ({"model.safetensors": None}, f"{{}}/model.safetensors{NONE_THERE}"),
         ({"model.safetensors": WEIGHTS[:-1]}, f"{{}}{CUT}"),
         ({"model.safetensors": WEIGHTS[:20]}, f"{{}}{CUT}"),
-        ({"model.safetensors": b""}, f"{{}}{CUT}"),
-        ({"model.safetensors": (2**62).to_bytes(8, "little") + HEADER}, f"{{}}{CUT}"),
+        ({"model.safetensors": b""}, "{}/model.safetensors is empty"),
+        ({"model.safetensors": (2**62).to_bytes(8, "little") + WEIGHTS[8:]}, f"{{}}{CUT}"),
         ({"model.safetensors": WEIGHTS.replace(b"{", b"[")}, f"{{}}{CUT}"),
         (
             {"model.safetensors": None, "model.safetensors.index.json": json.dumps(INDEX).encode()},
