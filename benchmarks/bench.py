@@ -11,24 +11,32 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.decoding import EPSILON, Workload, random_model, ratios, seconds
+from benchmarks.decoding import EPSILON, Workload, once, random_model, ratios, seconds
 from benchmarks.objective_variants import VARIANTS
 from orchestrator.config import Shape
+from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy import trust_region
+from orchestrator.policy.randomness import SequenceKey
+from orchestrator.policy.spec import Student
+from orchestrator.rollouts import Request
 
 BATCH, REPEATS = 16, 3
 ROLLOUTS = 7  # repetitions of a rollout: they are short
 VOCABULARY, QWEN_VOCABULARY = 4096, 151_936
+HEAD_VOCABULARY = 49_152  # a head that is most of this student's arithmetic, as in small models
 STUDENT = Shape(layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=768)
 TEACHER = Shape(layers=12, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn=1536)
 TARGETS = {
@@ -41,6 +49,8 @@ TARGETS = {
     "chunked_time": 1.3,
     "solver_vs_bisection": 0.25,
     "solver_share": 0.05,
+    "precise_head_decoding": 1.3,
+    "precise_head_reading": 1.3,
 }
 # Other losses than the default, each ÷ the reverse KL that is computed in the same way.
 OTHER_LOSSES = (
@@ -60,7 +70,7 @@ def main() -> None:
     results = (
         quickstart_speedup()
         if "--quickstart" in sys.argv
-        else ratios(pair()) | solver_ratio() | objective_ratios()
+        else ratios(pair()) | solver_ratio() | head_ratios() | objective_ratios()
     )
     show(
         results,
@@ -105,6 +115,35 @@ def bisection(log_p: torch.Tensor, log_q: torch.Tensor, steps: int) -> torch.Ten
         fits = (log_mu.exp() * (log_mu - log_p)).sum(-1) <= EPSILON
         low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
     return (log_p + low[:, None] * ratio).log_softmax(-1)
+
+
+def head_ratios() -> dict[str, float]:
+    """bfloat16 passes with logits in float32 ÷ with logits in bfloat16: tokens decoded one by one,
+    and prompts read at once.
+    """
+    precise = random_model(STUDENT, HEAD_VOCABULARY, "student", 0, dtype=torch.bfloat16)
+    students = (precise, replace(precise, precise_head=False))
+    requests = [Request(tuple(range(1, 33)), SequenceKey(0, 0, 0, 0, row)) for row in range(BATCH)]
+    ids = torch.arange(2048).view(BATCH, 128)
+
+    def decode(student: CausalModel) -> object:
+        return generate(student, None, requests, Student(), Decoding(32, 16))
+
+    @torch.no_grad()
+    def read(student: CausalModel) -> object:
+        return student.log_prob(student.head(student.hidden(ids, torch.ones_like(ids))))
+
+    taken: dict[tuple[str, bool], list[float]] = {}
+    for _ in range(ROLLOUTS + 1):  # in turns: a busy machine slows both
+        for name, work in (("decoding", decode), ("reading", read)):
+            for student in students:
+                seconds_taken = once(lambda: work(student))  # noqa: B023 (called at once)
+                taken.setdefault((name, student.precise_head), []).append(seconds_taken)
+    ratios: dict[str, float] = {}
+    for name in ("decoding", "reading"):
+        ours, other = (statistics.median(taken[name, precise][1:]) for precise in (True, False))
+        ratios[f"precise_head_{name}"] = ours / other
+    return ratios
 
 
 def objective_ratios() -> dict[str, float]:

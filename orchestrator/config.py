@@ -475,6 +475,9 @@ class EngineConfig(Section):
     dtype: Annotated[
         Dtype, "Numbers of the forward passes; the trainer's master weights are float32."
     ] = "bfloat16"
+    head_dtype: Annotated[
+        Dtype, "Numbers of the logits, from which laws are solved: float32, or those of `dtype`."
+    ] = "float32"
 
 
 @dataclass(frozen=True)

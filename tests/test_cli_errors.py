@@ -186,6 +186,11 @@ OUT_OF_RANGE = [
     ("runtime.draft_length=-1", "runtime.draft_length: -1", "≥ 1"),
     ("engine.sampler=sglang runtime.draft_length=17", "runtime.draft_length: 17", "≤ 16"),
     ("engine.dtype=float16", "engine.dtype: 'float16'", "float32, bfloat16"),
+    (
+        "engine.dtype=float32 engine.head_dtype=bfloat16",
+        "engine.head_dtype: 'bfloat16'",
+        "float32, as in engine.dtype",
+    ),
 ]
 CONTRADICTIONS = [
     ("methods.sft_warmup.K=7", "methods.sft_warmup.K: 7", "training.sft.checkpoints [15]"),

@@ -42,6 +42,7 @@ from orchestrator.models.checkpoints import download
 from orchestrator.selftest import canary, device, node
 from orchestrator.selftest.catalog import CHECKS
 from orchestrator.sweep.preflight import check_address
+from orchestrator.workers.canary import canary_ids
 from tests.selftest.benches import small_bench
 from tests.sweeps import NO_MIRROR, ROOT
 from tests.test_docs import FIRST_HOUR
@@ -203,7 +204,7 @@ def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
         multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=lambda **_: ended)
     )
     for who, log_prob in ((canary.LEARNER, -1.0), (canary.SAMPLER, -2.0)):
-        canary.write_canary(bench, who, [log_prob] * len(canary.canary_ids(bench.setup)))
+        canary.write_canary(bench, who, [log_prob] * len(canary_ids(bench.setup)))
     in_bfloat16 = replace(bench.setup, engine=replace(bench.setup.engine, dtype="bfloat16"))
     return [
         refused(

@@ -53,7 +53,8 @@ PREFILLED = 8192  # tokens of prompts in one pass of one model
 PREFILLED_BY_TWO = 4096  # the same if student and teacher read them: the teacher's pass is larger
 # Bytes of a captured graph per row of the largest batch, outside of torch (SGLang's own heuristic).
 GRAPH_BYTES = 2**21
-LOGIT_BYTES = 2 + 4  # per logit: the head's bfloat16 and its copy in float32
+# Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
+LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
 SAMPLER_BYTES = 22  # per such logit: counted
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).

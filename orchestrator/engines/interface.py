@@ -129,6 +129,17 @@ class Sampler(Protocol):
         """log p at T = 1 of each id but the first given its predecessors, in the loaded weights."""
         ...
 
+    def log_probs_each(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """`log_probs` of each of some sequences of one length, read by the code that samples."""
+        ...
+
+    def digests(self) -> Mapping[str, str]:
+        """Digests of the loaded tensors by Hugging Face name (`common.tensor_digests`).
+
+        A tensor that the engine keeps in a form of its own may be missing.
+        """
+        ...
+
     def sample(
         self, requests: Sequence[Request], behavior: Behavior, limits: Limits
     ) -> Iterator[Rollouts]:
@@ -168,8 +179,11 @@ class Trainer(Protocol):
         """The weights after `step` steps, for samplers to load."""
         ...
 
-    def export(self, folder: Path) -> None:
-        """Write the model in Hugging Face layout, in the forward pass's dtype."""
+    def export(self, folder: Path) -> Mapping[str, str]:
+        """Write the model in Hugging Face layout, in the forward pass's dtype.
+
+        Returns the digest of each tensor by its name (`common.tensor_digests`).
+        """
         ...
 
     def save(self, folder: Path) -> None:

@@ -54,7 +54,7 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
         "engine": setup.engine.sampler,
         "dtype": setup.engine.dtype,
         "schema": SCHEMA,
-    }
+    } | part(setup.engine, ())
 
 
 def sft_identity(
@@ -114,4 +114,5 @@ def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> di
 
 def _engine_identity(engine: EngineConfig) -> dict[str, Any]:
     """The engines that sample and train, under the key names of the first ids."""
-    return {"rollout": engine.sampler, "learner": engine.trainer, "dtype": engine.dtype}
+    names = {"rollout": engine.sampler, "learner": engine.trainer, "dtype": engine.dtype}
+    return names | part(engine, ())

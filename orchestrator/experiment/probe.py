@@ -93,6 +93,7 @@ def _identity(
         "epsilon": epsilon,
         "budgets": budgets,
         "lengths": truncation_lengths(setup),
+        **part(setup.engine, ()),
         **part(setup.probe, PROBE),
         "prompts_at_once": PROMPTS_AT_ONCE,
         "grader": GRADER_VERSION,

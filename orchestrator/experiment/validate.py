@@ -113,6 +113,8 @@ def _check_engine(setup: Setup) -> None:
     """Check engines for each role; the trainer's engine scores, too, see `workers.engines`."""
     one_of("engine.sampler", setup.engine.sampler, catalog.able("sampler"))
     one_of("engine.trainer", setup.engine.trainer, catalog.able("trainer", "scorer"))
+    if setup.engine.head_dtype not in ("float32", setup.engine.dtype):
+        raise refuse("engine.head_dtype", setup.engine.head_dtype, "float32, as in engine.dtype")
 
 
 def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:

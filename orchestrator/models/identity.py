@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Data, Model, Optimizer, Recipe, Setup
+from orchestrator.config import Data, EngineConfig, Model, Optimizer, Recipe, Setup
 from orchestrator.data import word_problems
 from orchestrator.data.benchmarks import BENCHMARKS
 
@@ -26,6 +26,7 @@ ASKED = ("max_prompt_tokens", "max_response_tokens")
 # Keys added after the first ids were in use: they count only if they differ from their default.
 LATER: dict[type, tuple[str, ...]] = {
     Data: ("longest",),
+    EngineConfig: ("head_dtype",),
     Optimizer: ("decay",),
     Recipe: (
         "dtype",

@@ -145,6 +145,20 @@ COLUMNS: Mapping[str, Column] = {
         "Correct responses, of those whose prompt has a known answer.", "share", Steps.ALL,
         panel="reward of training rollouts", figure="correct (%)", heading="Correct (%)", decimals=1,
     ),
+    # Rounding: the learner's log p of sampled tokens beside the sampler's, in the same weights
+    # (`engines/common/rollout_loss.py`).
+    "sampler_gap": Column(
+        "|Δ| of a sampled token's log p between learner and sampler, mean over tokens.", "nats", Steps.SCORED,
+        panel="gap of learner and sampler, nats", heading="Gap (nats)", decimals=4,
+    ),
+    "sampler_gap_p99": Column(
+        "The same |Δ|, 99th percentile of the tokens that were read.", "nats", Steps.SCORED,
+        panel="gap of learner and sampler, nats",
+    ),
+    "sampler_kl": Column(
+        "KL of the sampler's student from the learner's, estimated on sampled tokens: mean of p/μ · (exp Δ − 1 − Δ).",
+        "nats", Steps.SCORED, panel="KL of sampler and learner, nats", heading="Gap (KL)", decimals=5,
+    ),
     # The update: `engines/torch/trainer.py`.
     "loss": Column("Objective, mean over tokens.", "nats", Steps.ALL, panel="loss"),
     "grad_norm": Column("Norm of the gradient before it is clipped.", "", Steps.ALL, panel="norm of the gradient"),

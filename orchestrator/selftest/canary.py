@@ -7,19 +7,21 @@ from collections.abc import Sequence
 
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
-from orchestrator.workers.canary import TOLERANCE, canary, canary_ids, difference
+from orchestrator.workers.canary import MOST_ON_ODD_IDS, Apart, apart
 
 LEARNER, SAMPLER = "learner", "sampler"
+# Measured on random weights of SmolLM2-135M's shape: see `docs/engines.md`.
+MOST_ON_RANDOM_WEIGHTS = {"float32": Apart(1e-3, 1e-3), "bfloat16": Apart(0.05, 0.05)}
 
 
 def write_canary(bench: Bench, who: str, log_probs: Sequence[float]) -> None:
-    """Write the canary of `who`: its log p of the canary's ids in the student's first weights."""
-    content = json.dumps(canary(canary_ids(bench.setup), log_probs))
+    """Write the canary of `who`: its log p of the odd ids in the student's first weights."""
+    content = json.dumps(list(log_probs))
     (bench.folder / f"canary_of_{who}.json").write_text(content, encoding="utf-8")
 
 
 def same_weights(bench: Bench) -> Found:
-    """Check that both canaries agree, within the tolerance of an engine that loads a checkpoint."""
+    """Check that both canaries agree, within a bound for what stands for the student here."""
     read = {}
     for who in (LEARNER, SAMPLER):
         path = bench.folder / f"canary_of_{who}.json"
@@ -27,9 +29,11 @@ def same_weights(bench: Bench) -> Found:
             return Found("skipped", f"the {who} did not come far enough to say anything of the ids")
         read[who] = json.loads(path.read_text(encoding="utf-8"))
     dtype = bench.setup.engine.dtype
-    apart = difference(read[LEARNER], read[SAMPLER]["log_probs"])
-    allowed = TOLERANCE[dtype]
+    # Random weights give almost equal probabilities, which rounding moves little.
+    bounds = MOST_ON_RANDOM_WEIGHTS if "student" in bench.made else MOST_ON_ODD_IDS
+    found = apart([read[LEARNER]], [read[SAMPLER]]).spread
+    allowed = bounds[dtype].spread
     words = (
-        f"{apart:.2g} nats apart on {len(read[LEARNER]['ids'])} ids, {allowed:g} allowed in {dtype}"
+        f"{found:.2g} nats apart on {len(read[LEARNER]) + 1} ids, {allowed:g} allowed in {dtype}"
     )
-    return Found("ok" if apart <= allowed else "fail", words, numbers={"nats": apart})
+    return Found("ok" if found <= allowed else "fail", words, numbers={"nats": found})

@@ -49,6 +49,9 @@ OBJECTIVE = (
     "support_mass_student",
     "support_mass_teacher",
     "support_overlap",
+    "sampler_gap",
+    "sampler_gap_p99",
+    "sampler_kl",
     "grad_norm",
     "lr",
 )

@@ -19,7 +19,7 @@ from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.experiment.units import sampled_steps
 from orchestrator.grading.grader import Gold, Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Objective
+from orchestrator.policy.spec import Objective, TrustRegion
 from orchestrator.records.columns import BUDGET_GIB, LEARN, PEAK_GIB, REWARD, ROLLOUT, SCORE, TRAIN
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request
@@ -43,6 +43,7 @@ class TrainingStep:
     start: Callable[..., None]  # `training_loop.Trial.start`
     place: Mapping[str, Any] = field(default_factory=dict)  # host and process of the learner
     watch: PeakWatch | None = None  # over the GPU of this process
+    noted: set[str] = field(default_factory=set)  # lines that this attempt has logged once
 
     def take(self, step: int) -> None:
         """Sample, score, learn and log step `step`.
@@ -191,6 +192,21 @@ class TrainingStep:
         self.run.append("metrics.jsonl", [{"step": step, **learned, **metrics}])
         rows = diagnostics.rollout_rows(step, requests, digest, scores, rewards, kept)
         self.run.append("rollouts.jsonl", rows)
+        self.note_rounding(step, learned)
+
+    def note_rounding(self, step: int, learned: dict[str, float]) -> None:
+        """Log once that rounding moves the student's policy further than the trust region reaches."""
+        unit = self.spec.unit
+        if unit.is_supervised or "sampler_kl" not in learned or "rounding" in self.noted:
+            return
+        behavior = behavior_at(unit.method, unit.knobs, step)
+        if isinstance(behavior, TrustRegion) and behavior.epsilon < learned["sampler_kl"]:
+            self.noted.add("rounding")
+            self.run.log.line(
+                f"step {step}: ε {behavior.epsilon:.2g} nats is below the {learned['sampler_kl']:.2g} "
+                "nats between the sampler's and the learner's student (sampler_kl): from here on "
+                "rounding moves the policy further than the trust region reaches"
+            )
 
 
 def _check_finite(learned: dict[str, float]) -> None:

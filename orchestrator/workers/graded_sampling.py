@@ -26,7 +26,7 @@ from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
 from orchestrator.records.texts import ResponseText
 from orchestrator.rollouts import Request, Rollouts
-from orchestrator.workers.canary import check_canary
+from orchestrator.workers.canary import check_numbers, check_tensors, sequences_of
 
 
 class Samples(NamedTuple):
@@ -95,7 +95,9 @@ class GradedSampler:
         """Sample from these weights from now on. Raises WrongWeights if `canary` does not match."""
         self._sampler.load(weights)
         if canary is not None:
-            check_canary(canary, self._sampler.log_probs(canary["ids"]), self._setup.engine.dtype)
+            check_tensors(canary, self._sampler.digests())
+            read = self._sampler.log_probs_each(sequences_of(canary))
+            check_numbers(canary, read, self._setup.engine.dtype)
 
     def evaluate(self, wanted: Samples) -> GradedSamples:
         """Sample and grade responses. Grading runs while other responses are being sampled."""

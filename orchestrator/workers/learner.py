@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from orchestrator.engines.interface import WeightsRef
+from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.policy.spec import Objective
 from orchestrator.records.files import pretty
 from orchestrator.records.rundir import CANARY
 from orchestrator.rollouts import Rollouts, TeacherScores
-from orchestrator.workers.canary import canary, canary_ids
+from orchestrator.workers.canary import canary, canary_sequences
 from orchestrator.workers.engines import Engines
 from orchestrator.workers.spec import WorkerSpec
 
@@ -18,8 +20,12 @@ class LearnerWorker:
     """A student in training. Calls change it; a lost one is rebuilt from the last checkpoint."""
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
+        self._spec = spec
         self._trainer = engines.trainer()
-        self._canary_ids = canary_ids(spec.setup)
+
+    @functools.cached_property
+    def _canary_sequences(self) -> list[list[int]]:
+        return canary_sequences(self._spec.setup, open_tokenizer(self._spec.teacher))
 
     def start(self) -> None:
         """Do nothing: the constructor has loaded the student."""
@@ -36,11 +42,11 @@ class LearnerWorker:
 
     def save(self, folder: str) -> None:
         """Write the model in Hugging Face layout, its canary, and the learner's state."""
-        self._trainer.export(Path(folder))
-        log_probs = self._trainer.log_probs(self._canary_ids)
-        (Path(folder) / CANARY).write_text(
-            pretty(canary(self._canary_ids, log_probs)), encoding="utf-8"
-        )
+        tensors = self._trainer.export(Path(folder))
+        sequences = self._canary_sequences
+        log_probs = [self._trainer.log_probs(ids) for ids in sequences]
+        written = canary(sequences, log_probs, tensors)
+        (Path(folder) / CANARY).write_text(pretty(written), encoding="utf-8")
         self._trainer.save(Path(folder))
 
     def restore(self, folder: str) -> None:

@@ -40,10 +40,11 @@ def unit_id(*overrides: str) -> str:
         "training.max_response_tokens=40",
         "training.max_prompt_tokens=12",
         "engine.dtype=bfloat16",
+        "engine.dtype=bfloat16 engine.head_dtype=bfloat16",
     ],
 )
 def test_what_changes_results_changes_the_id(override: str) -> None:
-    assert unit_id(override) != unit_id()
+    assert unit_id(*override.split()) != unit_id()
 
 
 @pytest.mark.parametrize(

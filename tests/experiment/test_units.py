@@ -142,6 +142,7 @@ def test_ids_do_not_depend_on_how_or_where_it_runs(override: str) -> None:
         "training.samples_per_prompt=8",
         "training.max_response_tokens=1024",
         "engine.dtype=float32",
+        "engine.head_dtype=bfloat16",
     ],
 )
 def test_every_training_depends_on(override: str) -> None:

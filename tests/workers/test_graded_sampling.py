@@ -38,6 +38,12 @@ class Scripted:
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         raise NotImplementedError
 
+    def log_probs_each(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        raise NotImplementedError
+
+    def digests(self) -> dict[str, str]:
+        raise NotImplementedError
+
     def sample(
         self, requests: Sequence[Request], behavior: Behavior, limits: Limits
     ) -> Iterator[Rollouts]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from orchestrator.engines.common.attention import READS_PACKED, attention_for
+from orchestrator.engines.common.head_loss import head_logits
 from orchestrator.engines.common.packing import Inputs
 from orchestrator.engines.common.passes import fuse_norms
 from orchestrator.engines.interface import Owner
@@ -34,6 +35,8 @@ class CausalModel:
     model: Any  # PreTrainedModel; its forward signature is dynamic
     space: TokenSpace
     owner: Owner
+    # Whether logits are float32 at least; else they have the dtype of the model (`head_dtype`).
+    precise_head: bool = True
 
     @property
     def device(self) -> torch.device:
@@ -50,10 +53,14 @@ class CausalModel:
             return self.space.student_log_prob(logits)
         return self.space.teacher_log_prob(logits)
 
-    def hidden(self, ids: Tensor, attention: Any, **packing: Any) -> Tensor:
-        """States (B, L, H) for the head, of right-padded rows, or of sequences packed into one."""
+    def hidden(self, ids: Tensor, attention: Any, **options: Any) -> Tensor:
+        """States (B, L, H) for the head, of right-padded rows, or of sequences packed into one.
+
+        `options` are those of transformers: bounds of packed sequences, or a cache to use.
+        """
+        options = {"use_cache": False} | options
         hidden = self.model.base_model(
-            input_ids=ids, attention_mask=attention, use_cache=False, **packing
+            input_ids=ids, attention_mask=attention, **options
         ).last_hidden_state
         scale = logit_scale(self.model.config)
         return hidden if scale == 1 else hidden * scale
@@ -66,7 +73,9 @@ class CausalModel:
         return hidden[inputs.rows, inputs.columns]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (N, rows) of `hidden` (N, H)."""
+        """Logits (…, rows) of `hidden` (…, H)."""
+        if self.precise_head:
+            return head_logits(hidden, self.head_weight)
         return self.model.get_output_embeddings()(hidden)
 
 

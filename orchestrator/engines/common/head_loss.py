@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 # Logits, or gathered head values, of one chunk. On GPUs the cost is reading and writing the head's
 # whole gradient for each chunk. Chunks are therefore long: 883 tokens of Qwen3's vocabulary, at
 # about 20 bytes per logit.
 CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**27}
+
+WIDENED = 2**17  # values of a 16-bit head that a CPU widens at once: they fit into its caches
 
 # Losses (n,) from a chunk's logits, (n, V) or (n, K), and its slice of tokens.
 LossOfLogits = Callable[[Tensor, slice], Tensor]
@@ -30,6 +33,31 @@ def summed_loss(hidden: Tensor, head: Tensor, support: Tensor | None, loss: Loss
     With `support` (N, K) the loss sees the logits of those ids alone. Logits are float32 or better.
     """
     return _SummedLoss.apply(hidden, head, support, loss)  # pyright: ignore[reportReturnType]
+
+
+def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
+    """Logits (…, V) of hidden states (…, H) and a head (V, H), in float32 or better.
+
+    Products of 16-bit numbers are exact in float32, so that only their sum is rounded. The head is
+    taken in the dtype of the hidden states, in which samplers have it.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = head.to(hidden.dtype)
+        if hidden.dtype not in (torch.bfloat16, torch.float16):
+            return linear(hidden, head)
+        rows = hidden.flatten(0, -2)
+        if _accumulates_precisely(rows):
+            logits = _product(rows, head.T)
+        else:
+            # Widened part by part: a float32 copy of the whole head would be written and read again
+            # for each token of a decoding step.
+            logits = rows.new_empty(len(rows), len(head), dtype=torch.float32)
+            wide = rows.float().T.contiguous()
+            size = max(1, WIDENED // head.shape[1])
+            for start in range(0, len(head), size):
+                part = slice(start, start + size)
+                logits[:, part] = (head[part].float() @ wide).T
+        return logits.unflatten(0, hidden.shape[:-1])
 
 
 class _SummedLoss(torch.autograd.Function):

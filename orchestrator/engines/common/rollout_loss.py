@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common.head_loss import summed_loss
+from orchestrator.engines.common.head_loss import head_logits, summed_loss
 from orchestrator.engines.common.packing import response_tokens
 from orchestrator.policy import objective
 from orchestrator.policy.spec import Divergence, Everywhere, Objective
@@ -25,7 +25,8 @@ from orchestrator.policy.token_weights import (
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
 
-MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
+MASS_SAMPLE = 512  # tokens of a micro-batch on which M and the sampler's gap are measured
+MEASURED = ("support_mass_student", "support_mass_teacher", "sampler_gap", "sampler_kl")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Targets:
     tokens: Tensor  # (N,)
     support: Tensor  # (N, K)
     recorded: Recorded  # each (N,)
+    log_mu: Tensor  # (N,) of the tokens, under the policy that sampled them
     log_q: Tensor | None = None  # (N, K)
 
     @staticmethod
@@ -63,7 +65,11 @@ class Targets:
         )
         support_log_q = None if scores is None else scores.support_BTK[at]
         return Targets(
-            rollouts.tokens_BT[at], rollouts.support_ids_BTK[at], recorded, support_log_q
+            rollouts.tokens_BT[at],
+            rollouts.support_ids_BTK[at],
+            recorded,
+            rollouts.behavior_BT[at],
+            support_log_q,
         )
 
     def to(self, device: torch.device) -> Targets:
@@ -79,7 +85,7 @@ class Targets:
         support = change(self.support)
         recorded = Recorded(*map(change, vars(self.recorded).values()))
         log_q = None if self.log_q is None else change(self.log_q)
-        return Targets(tokens, support, recorded, log_q)
+        return Targets(tokens, support, recorded, change(self.log_mu), log_q)
 
 
 def summed_objective(
@@ -103,26 +109,53 @@ def summed_objective(
     return summed_loss(hidden, head, None, on_vocabulary)
 
 
-@torch.no_grad()
-def summed_masses(
-    hidden: Tensor, head: Tensor, targets: Targets, space: TokenSpace
-) -> dict[str, float]:
-    """Σ over tokens of the support's masses, M of the student and Q of the teacher.
+@dataclass(frozen=True)
+class Readings:
+    """Measurements of a micro-batch: sums over its tokens by column, and |Δ| of the read tokens.
 
-    Empty without scores. M is scaled up from an even subsample of the tokens, since only M needs
-    logits over the full vocabulary. `head` has the dtype of `hidden`.
+    Δ is the difference of the sampled token's log p between the learner and the sampler, which hold
+    the same weights and differ by rounding.
+    """
+
+    sums: dict[str, float]
+    gaps: list[float]
+
+
+@torch.no_grad()
+def measure(hidden: Tensor, head: Tensor, targets: Targets, space: TokenSpace) -> Readings:
+    """Measure the support's masses, M of the student and Q of the teacher, and the sampler's gap.
+
+    Empty without scores. M and the gap are scaled up from an even subsample of the tokens, since
+    only they need logits over the full vocabulary.
     """
     if targets.log_q is None:
-        return {}
+        return Readings({}, [])
     if not len(hidden):
-        return {"support_mass_student": 0.0, "support_mass_teacher": 0.0}
+        return Readings(dict.fromkeys(MEASURED, 0.0), [])
     stride = -(-len(hidden) // MASS_SAMPLE)
-    log_p = space.student_log_prob(hidden[::stride] @ head.T).gather(-1, targets.support[::stride])
-    share = float(objective.support_mass(log_p).mean())
-    return {
-        "support_mass_student": share * len(hidden),
-        "support_mass_teacher": float(objective.support_mass(targets.log_q).sum()),
-    }
+    read = targets.part(slice(None, None, stride))
+    log_p = space.student_log_prob(head_logits(hidden[::stride], head))
+    share = float(objective.support_mass(log_p.gather(-1, read.support)).mean())
+    gap = (log_p.gather(-1, read.tokens[:, None])[:, 0] - read.recorded.log_p).double()
+    # Tokens come from μ, so that the weight p/μ makes the mean one over p: its expectation is the
+    # divergence of the sampler's p from the learner's, and no summand is negative (Schulman 2020).
+    divergence = (read.recorded.log_p - read.log_mu).double().exp() * (gap.expm1() - gap)
+    return Readings(
+        {
+            "support_mass_student": share * len(hidden),
+            "support_mass_teacher": float(objective.support_mass(targets.log_q).sum()),
+            "sampler_gap": float(gap.abs().mean()) * len(hidden),
+            "sampler_kl": float(divergence.mean()) * len(hidden),
+        },
+        gap.abs().tolist(),
+    )
+
+
+def largest_gap(gaps: list[float]) -> dict[str, float]:
+    """The column of the 99th percentile of |Δ| over a step's read tokens; empty without any."""
+    if not gaps:
+        return {}
+    return {"sampler_gap_p99": float(torch.tensor(gaps, dtype=torch.float64).quantile(0.99))}
 
 
 def full_losses(log_p: Tensor, targets: Targets, goal: Objective) -> Tensor:

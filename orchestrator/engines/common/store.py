@@ -128,7 +128,8 @@ def checked_model(
             f"{owner} {folder.path}: {rows} vocabulary rows: expected {setup.vocabulary.size} or "
             "more, as the setup declares for student and teacher alike"
         )
-    return CausalModel(model, TokenSpace.of(setup), owner)
+    precise = setup.engine.head_dtype == "float32"
+    return CausalModel(model, TokenSpace.of(setup), owner, precise)
 
 
 def _parameters(causal: CausalModel) -> int:

@@ -20,7 +20,15 @@ from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import attention_backend
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
-from orchestrator.engines.sglang.calls import ROWS, Answer, Ask, Generate, Second, Settings
+from orchestrator.engines.sglang.calls import (
+    ROWS,
+    Answer,
+    Ask,
+    Drawing,
+    Generate,
+    Second,
+    Settings,
+)
 from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, capability, settings
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.errors import NotFinite
@@ -30,6 +38,8 @@ from orchestrator.policy.spec import Behavior, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import verify_files
 from orchestrator.rollouts import Request, Rollouts
+
+FORCED_BEHAVIOR = TrustRegion(0.0)  # of ids that are given, and not drawn
 
 
 class SglangBlendingEngine(SglangEngine):
@@ -69,22 +79,22 @@ class SglangStudent(SglangSampler):
         self._weights = weights
         super().load(weights)
 
-    def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """As `Sampler.log_probs`, by decoding with the ids forced."""
+    def _forced(self, ids: Sequence[int]) -> Drawing:
         if not self._beside_teacher:
-            return super().log_probs(ids)
-        behavior = TrustRegion(0.0)
-        order = Order(
-            behavior,
+            return super()._forced(ids)
+        return Order(
+            FORCED_BEHAVIOR,
             SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0),  # any: forced ids ignore the uniforms
             self._space,
             len(ids) - 1,
             drafted=LONGEST_ROUND,
             forced=tuple(ids[1:]),
         )
-        call = Generate([Ask(0, (ids[0],), order)], len(ids) - 1, (), None)
-        (answer,) = self._answers(call)
-        return unpack(answer.kept[ROWS], row_type(behavior, 0))["student"].tolist()
+
+    def _student_log_probs(self, answer: Answer) -> list[float]:
+        if not self._beside_teacher:
+            return super()._student_log_probs(answer)
+        return unpack(answer.kept[ROWS], row_type(FORCED_BEHAVIOR, 0))["student"].tolist()
 
     def sample(
         self, requests: Sequence[Request], behavior: Behavior, limits: Limits

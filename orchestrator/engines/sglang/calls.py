@@ -35,7 +35,7 @@ class Settings:
     `needed_gib` of the GPU must be free before the start; None without a GPU. An engine that
     `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
     per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
-    None leaves them to SGLang.
+    None leaves them to SGLang. With a `precise_head` logits are made in float32.
     """
 
     model: str
@@ -53,6 +53,7 @@ class Settings:
     second: Second | None = None
     shards: int = 1
     attention: str | None = None
+    precise_head: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Load:
 
     folder: str
     version: str
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Call: digests of the tensors in the engine, by Hugging Face name. Its result is a dict."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from orchestrator.engines.sglang.calls import (
     Answer,
     Ask,
     Draw,
+    Drawing,
     Generate,
     Settings,
 )
@@ -114,10 +115,28 @@ class SglangSampler:
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """As `Sampler.log_probs`, by decoding with the ids forced."""
-        draw = Draw(seed=0, prompt=1, forced=tuple(ids[1:]))
-        call = Generate([Ask(0, (ids[0],), draw)], len(ids) - 1, (), None)
-        (answer,) = self._answers(call)
-        return [float(pair[0]) for pair in answer.kept[LOG_PROBS]]
+        return self.log_probs_each([ids])[0]
+
+    def log_probs_each(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """`log_probs` of sequences of one length, decoded beside each other."""
+        asks: list[Ask] = []
+        for index, ids in enumerate(sequences):
+            asks.append(Ask(index, (ids[0],), self._forced(ids)))
+        call = Generate(asks, len(sequences[0]) - 1, (), None)
+        answers = sorted(self._answers(call), key=lambda answer: answer.index)
+        return [self._student_log_probs(answer) for answer in answers]
+
+    def digests(self) -> dict[str, str]:
+        """Digests of the tensors in the engine, its fused ones part by part.
+
+        A lost engine is started again in the same weights.
+        """
+        process = self._opened()
+        try:
+            return process.digests()
+        except EngineLost as error:
+            logger.warning("%s; it is started again", error)
+            return process.digests()
 
     def sample(
         self, requests: Sequence[Request], behavior: Behavior, limits: Limits
@@ -133,6 +152,12 @@ class SglangSampler:
         call = Generate(asks, limits.max_tokens, (self._setup.student.closing_id,), at_once)
         for part in self._parts(call):
             yield self._rollouts(requests, part, limits)
+
+    def _forced(self, ids: Sequence[int]) -> Drawing:
+        return Draw(seed=0, prompt=1, forced=tuple(ids[1:]))
+
+    def _student_log_probs(self, answer: Answer) -> list[float]:
+        return [float(pair[0]) for pair in answer.kept[LOG_PROBS]]
 
     # --- calls ---
 
@@ -285,6 +310,7 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         attention=attention_backend(
             job.runtime.attention_backend, setup.engine.dtype, capability()
         ),
+        precise_head=setup.engine.head_dtype == "float32",
     )
 
 

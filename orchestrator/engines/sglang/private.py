@@ -19,15 +19,18 @@ import json
 import os
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch._C._distributed_c10d import Store, TCPStore
 
 from orchestrator.engines.budget import PREFILLED, SAMPLED_AT_ONCE
+from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
 from orchestrator.engines.sglang.shards import agreed
@@ -41,6 +44,16 @@ KV_CACHE = "kv_cache"  # SGLang's tag of that memory
 IDLE_WITHIN_S = 60.0
 LARGEST_PAGE = 128  # most tokens in a page of SGLang's KV cache
 BLOCK_TOKENS = 64  # room beyond the longest sequence: SGLang wants more than a page of it
+
+# SGLang's models that hold each tensor as its file does, but for these fused layers.
+HELD_AS_IN_FILES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+DIFFERS = "differs between shards"  # in place of a digest
 
 _libraries: list[torch.library.Library] = []  # operators exist as long as their library
 _space: list[tuple[TokenSpace, Owner]] = []  # this process's token space, parsed from SPACE
@@ -72,6 +85,7 @@ def prepare() -> None:
     for name in (BACKEND, "pytorch"):  # on CPUs SGLang always takes the latter
         register_sampler_backend(name, _sampler_class())
     _let_padding_read_zeros()
+    _let_schedulers_digest()
 
 
 def _let_padding_read_zeros() -> None:
@@ -90,6 +104,12 @@ def _let_padding_read_zeros() -> None:
         return answer
 
     manager.resume_memory_occupation = resume_cleared
+
+
+def _let_schedulers_digest() -> None:
+    """Give each scheduler the method that `tensor_digests` calls."""
+    scheduler = importlib.import_module("sglang.srt.managers.scheduler")
+    scheduler.Scheduler.write_digests = _write_digests
 
 
 def _listen_on_loopback() -> None:
@@ -153,6 +173,8 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "sleep_on_idle": True,  # else an engine that waits for a call keeps a core busy
         "random_seed": 0,
         "log_level": "error",
+        # SGLang's own: with float32 models its head is in float32 anyway.
+        "enable_fp32_lm_head": settings.precise_head and settings.dtype != "float32",
         "tp_size": settings.shards,
         "max_total_tokens": settings.cache_tokens,
         "max_running_requests": settings.requests,
@@ -232,6 +254,79 @@ async def update_weights(engine: Any, folder: str, version: str) -> None:
     done, message, *_ = await engine.tokenizer_manager.update_weights_from_disk(asked, None)
     if not done:
         raise RuntimeError(f"the weights in {folder} cannot be loaded: {message}")
+
+
+def tensor_digests(engine: Any) -> dict[str, str]:
+    """Digests of the tensors in an idle engine, by Hugging Face name; see `_whole_tensors`."""
+    with tempfile.TemporaryDirectory(prefix="trb-digests-") as folder:
+        path = Path(folder) / "digests.json"
+        engine.collective_rpc("write_digests", path=str(path))
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _write_digests(scheduler: Any, path: str) -> None:
+    """Write digests of the model's tensors; a method of the scheduler of each shard.
+
+    The first shard gathers each split tensor, digests it and writes the file. A tensor that all
+    shards hold must be the same in all, else its digest says that it is not.
+    """
+    group = scheduler.tp_group.cpu_group
+    digests: dict[str, str] = {}
+    for name, part, dim in _tensor_parts(scheduler.tp_worker.model_runner.model):
+        if distributed.get_world_size(group) > 1 and not part.is_cuda and ".mlp." in name:
+            continue  # on CPUs SGLang pads the widths of sharded MLPs
+        parts = _gathered(part, group)
+        if not parts:  # another shard than the first
+            continue
+        if dim is None:
+            each = {tensor_digest(tensor) for tensor in parts}
+            digests[name] = each.pop() if len(each) == 1 else DIFFERS
+        else:
+            digests[name] = tensor_digest(torch.cat(parts, dim))
+    if distributed.get_rank(group) == 0:
+        Path(path).write_text(json.dumps(digests), encoding="utf-8")
+
+
+def _tensor_parts(model: Any) -> Iterator[tuple[str, Tensor, int | None]]:
+    """Name, this shard's part and split dimension of each tensor; None if each shard has all of it.
+
+    Fused layers come in their parts. Key and value heads that several shards share are left out,
+    and so are models whose tensors SGLang may hold in another form than their files.
+    """
+    if type(model).__name__ not in HELD_AS_IN_FILES:
+        return
+    for place, module in model.named_modules():
+        parent, _, own = place.rpartition(".")
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        for parameter, tensor in module.named_parameters(recurse=False):
+            if own in FUSED:
+                sizes = [size // module.tp_size for size in module.output_sizes]
+                shared = getattr(module, "num_kv_head_replicas", 1) > 1
+                for name, part in zip(FUSED[own], tensor.split(sizes), strict=True):
+                    if name == "q_proj" or not shared:
+                        yield f"{parent}.{name}.{parameter}", part, 0
+            elif "RowParallelLinear" in kinds and parameter == "weight":
+                yield f"{place}.{parameter}", tensor, 1
+            elif "VocabParallelEmbedding" in kinds:
+                # Padded to a size that the shards can divide, behind the rows of the last shard.
+                first = module.shard_indices.org_vocab_start_index
+                rows = module.shard_indices.org_vocab_end_index - first
+                yield f"{place}.{parameter}", tensor[:rows], 0
+            else:
+                split = "ColumnParallelLinear" in kinds
+                yield f"{place}.{parameter}", tensor, 0 if split else None
+
+
+def _gathered(part: Tensor, group: Any) -> list[Tensor]:
+    """All shards' parts of a tensor, in order, on the host of the first; empty on the others."""
+    held = part.detach().cpu()
+    if distributed.get_world_size(group) == 1:
+        return [held]
+    gathered: list[Any] | None = None
+    if distributed.get_rank(group) == 0:
+        gathered = [None] * distributed.get_world_size(group)
+    distributed.gather_object(held, gathered, distributed.get_global_rank(group, 0), group)
+    return gathered or []
 
 
 async def give_back_cache(engine: Any) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from orchestrator.engines.device import wait_for_memory
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.sglang import attention, toolchain
-from orchestrator.engines.sglang.calls import Answer, Generate, Load, Settings
+from orchestrator.engines.sglang.calls import Answer, Digest, Generate, Load, Settings
 from orchestrator.errors import EngineLost
 from orchestrator.liveness import pulse
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Result
@@ -93,6 +93,11 @@ class EngineProcess:
         else:
             self._put(weights)
 
+    def digests(self) -> dict[str, str]:
+        """Digests of the tensors in the engine by Hugging Face name."""
+        self.start()
+        return self._ask(Digest())
+
     def generate(self, call: Generate, silence_s: float) -> Iterator[Answer]:
         """Yield responses as they finish. Ends the process if the caller does not take them all."""
         self.start()
@@ -128,9 +133,9 @@ class EngineProcess:
 
     # --- calls ---
 
-    def _ask(self, call: Settings | Load) -> None:
+    def _ask(self, call: Settings | Load | Digest) -> Any:
         with self._call() as child:
-            child.ask(call, START_S)
+            return child.ask(call, START_S)
 
     @contextmanager
     def _call(self) -> Iterator[Child]:

@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 
 from orchestrator.engines.sglang import private
-from orchestrator.engines.sglang.calls import KEPT, Answer, Ask, Generate, Load, Settings
+from orchestrator.engines.sglang.calls import (
+    KEPT,
+    Answer,
+    Ask,
+    Digest,
+    Generate,
+    Load,
+    Settings,
+)
 from orchestrator.liveness import pulse
 from orchestrator.liveness.children import Parent, serve
 
@@ -31,9 +39,12 @@ class Server:
         if self._takes_turns:
             self._engine.loop.run_until_complete(private.give_back_cache(self._engine))
 
-    def answer(self, call: Load | Generate) -> None:
-        """Load weights, or send the response to each ask of a call."""
+    def answer(self, call: Load | Generate | Digest) -> dict[str, str] | None:
+        """Load weights, send the response to each ask of a call, or return digests of tensors."""
+        if isinstance(call, Digest):
+            return private.tensor_digests(self._engine)
         self._engine.loop.run_until_complete(self._answer(call))
+        return None
 
     async def _answer(self, call: Load | Generate) -> None:
         signs = asyncio.create_task(self._signs())

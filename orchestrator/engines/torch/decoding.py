@@ -12,12 +12,14 @@ Shapes: B active rows, γ drafts, V vocabulary rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from orchestrator.engines.budget import slots_of
+from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.record import Record
 from orchestrator.engines.common.rounds import Round, judge, kept_of
@@ -56,6 +58,19 @@ def generate(
             batch.advance(batch.student_round(behavior))
         pulse.advance()
     return batch.record.finish(requests, student.space.emitted, blended=behavior.needs_teacher)
+
+
+@torch.no_grad()
+def read_in_drafts(causal: CausalModel, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    """log p of each id but the first of sequences of one length, LONGEST_ROUND ids in a pass."""
+    stream = Stream(causal, [tuple(ids[:1]) for ids in sequences])
+    ids_BL = torch.tensor([list(ids) for ids in sequences], device=causal.device)
+    parts: list[Tensor] = []
+    for fed, following in zip(
+        ids_BL[:, :-1].split(LONGEST_ROUND, 1), ids_BL[:, 1:].split(LONGEST_ROUND, 1), strict=True
+    ):
+        parts.append(stream.feed(fed).gather(-1, following[..., None])[..., 0])
+    return torch.cat(parts, 1).tolist()
 
 
 class _Batch:

@@ -12,9 +12,10 @@ from orchestrator.engines.budget import Situation
 from orchestrator.engines.common.causal import log_probs_of
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.common.store import ModelStore
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
-from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.torch.decoding import Decoding, generate, read_in_drafts
 from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
@@ -87,6 +88,14 @@ class TorchSampler:
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """log p of the ids under the generating student."""
         return log_probs_of(self._store.student, ids)
+
+    def log_probs_each(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """`log_probs` of sequences of one length, read as drafts are."""
+        return read_in_drafts(self._store.student, sequences)
+
+    def digests(self) -> dict[str, str]:
+        """Digests of all tensors of the generating student."""
+        return digests_of(self._store.student.model.named_parameters())
 
     def _situation(self, behavior: Behavior) -> Situation:
         if behavior.needs_teacher:

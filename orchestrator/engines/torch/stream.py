@@ -92,14 +92,14 @@ class Stream:
 
     def _forward(self, ids: Tensor, positions: Tensor, logits: int) -> Tensor:
         """Logits (B, `logits`, V) of the last positions."""
-        return self._causal.model(
-            input_ids=ids,
-            attention_mask=self._masks(ids.shape[1]),
+        hidden = self._causal.hidden(
+            ids,
+            self._masks(ids.shape[1]),
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=logits,
-        ).logits
+        )
+        return self._causal.head(hidden[:, -logits:])
 
     def _masks(self, fed: int) -> Tensor | dict[str, Tensor]:
         """The mask of the last `fed` tokens; one for each kind of layer if there are two."""

@@ -20,7 +20,14 @@ from orchestrator.engines.common.learning_rate import learning_rate
 from orchestrator.engines.common.offload import Offload
 from orchestrator.engines.common.packing import inputs, micro_batches
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
-from orchestrator.engines.common.rollout_loss import Targets, summed_masses, summed_objective
+from orchestrator.engines.common.rollout_loss import (
+    Readings,
+    Targets,
+    largest_gap,
+    measure,
+    summed_objective,
+)
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Lora, WeightsRef
 from orchestrator.engines.torch.lora import add_adapters, merged_weights, trainable
 from orchestrator.liveness import pulse
@@ -77,7 +84,7 @@ class TorchTrainer:
     def step(
         self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
     ) -> dict[str, float]:
-        """Make update number `step` (from 0); returns loss, unclipped norm, lr, masses M and Q."""
+        """Make update number `step` (from 0); returns loss, norm, lr, and measurements."""
         with self._on_device():
             return self._step(rollouts, scores, goal, step)
 
@@ -93,18 +100,22 @@ class TorchTrainer:
         # by the total, so that the grouping of rows does not change a token's weight.
         total = int(rollouts.lengths_B.sum())
         sums: dict[str, float] = {}
+        gaps: list[float] = []
         lengths = [
             len(r.prompt_ids) + int(n)
             for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)
         ]
         for group in micro_batches(lengths, self._micro_batch_tokens, self._passes.packed):
-            for name, value in self._accumulate(rollouts, scores, goal, group, total).items():
+            loss, measured = self._accumulate(rollouts, scores, goal, group, total)
+            for name, value in {"loss": loss, **measured.sums}.items():
                 sums[name] = sums.get(name, 0.0) + value
+            gaps += measured.gaps
             pulse.advance()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip)
         self._adamw.step()
         return {
             **{name: value / total for name, value in sums.items()},
+            **largest_gap(gaps),
             "grad_norm": float(norm),
             "lr": rate,
         }
@@ -116,8 +127,8 @@ class TorchTrainer:
         goal: Objective,
         group: list[int],
         total: int,
-    ) -> dict[str, float]:
-        """Add the gradient of one micro-batch to the global mean; returns sums over its tokens.
+    ) -> tuple[float, Readings]:
+        """Add the gradient of one micro-batch to the global mean; returns its summed loss and more.
 
         Its tensors on the device are freed before the next micro-batch begins.
         """
@@ -130,8 +141,7 @@ class TorchTrainer:
         head, space = self._student.head_weight, self._student.space
         loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()
-        masses = summed_masses(hidden.detach(), head.to(hidden.dtype), targets, space)
-        return {"loss": float(loss.detach()), **masses}
+        return float(loss.detach()), measure(hidden.detach(), head.detach(), targets, space)
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """log p of the ids under the student in training, in the forward pass's dtype."""
@@ -143,11 +153,11 @@ class TorchTrainer:
         """Detached copies of the weights on the CPU, in the forward pass's dtype."""
         return WeightsRef(step, self._weights())
 
-    def export(self, folder: Path) -> None:
-        """Write the model in Hugging Face layout, in the forward pass's dtype."""
-        self._student.model.save_pretrained(
-            folder, state_dict=self._weights(), max_shard_size="1TB"
-        )
+    def export(self, folder: Path) -> dict[str, str]:
+        """Write the model in Hugging Face layout, in the forward pass's dtype; see `Trainer`."""
+        weights = self._weights()
+        self._student.model.save_pretrained(folder, state_dict=weights, max_shard_size="1TB")
+        return digests_of(weights.items())
 
     def save(self, folder: Path) -> None:
         """Write trained weights and AdamW moments, from which `restore` continues exactly."""

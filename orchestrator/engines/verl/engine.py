@@ -11,6 +11,7 @@ import torch
 
 from orchestrator.engines.common.learning_rate import learning_rate
 from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.rollout_loss import largest_gap
 from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Owner, Sampler, WeightsRef
 from orchestrator.engines.verl.batches import share_out
@@ -114,10 +115,12 @@ class VerlTrainer:
         tokens = pass_tokens(self._job, "learning")
         shares = share_out(rollouts, scores, tokens, self._ranks.size, self._packed)
         results = self._ranks.call_each(Rank.step, shares, total, goal, rate)
-        norm = results[0].pop("grad_norm")  # of the whole gradient, on every rank
+        sums = [of_rank for of_rank, _ in results]
+        norm = sums[0].pop("grad_norm")  # of the whole gradient, on every rank
         metrics: dict[str, float] = {}
-        for name in results[0]:
-            metrics[name] = sum(result[name] for result in results) / total
+        for name in sums[0]:
+            metrics[name] = sum(of_rank[name] for of_rank in sums) / total
+        metrics |= largest_gap([gap for _, gaps in results for gap in gaps])
         metrics["grad_norm"] = norm
         metrics["lr"] = rate
         return metrics
@@ -133,9 +136,12 @@ class VerlTrainer:
         """
         return WeightsRef(step, self._ranks.weights())
 
-    def export(self, folder: Path) -> None:
+    def export(self, folder: Path) -> dict[str, str]:
         """Write the model in Hugging Face layout, in the forward dtype; each rank writes a part."""
-        self._ranks.call(Rank.export, str(folder))
+        digests: dict[str, str] = {}
+        for part in self._ranks.call(Rank.export, str(folder)):
+            digests |= part
+        return digests
 
     def save(self, folder: Path) -> None:
         """Write master weights and AdamW moments; each rank writes its own rows."""

@@ -22,11 +22,13 @@ from torch import Tensor
 
 from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import best_device
+from orchestrator.engines.common.head_loss import head_logits
 from orchestrator.engines.common.packing import padded
 from orchestrator.engines.common.passes import Passes, fuse_norms
-from orchestrator.engines.common.rollout_loss import summed_masses, summed_objective
+from orchestrator.engines.common.rollout_loss import Readings, measure, summed_objective
 from orchestrator.engines.common.scoring import read_teacher
 from orchestrator.engines.common.store import checked_model
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
 from orchestrator.engines.verl.shards import SavedRows, own_rows, rank_file
@@ -49,6 +51,11 @@ class OpenedModel:
     space: TokenSpace
     dtype: torch.dtype  # of the forward pass
     packed: bool
+    precise_head: bool
+
+    def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
+        """Logits (N, V) of hidden states (N, H) and the head (V, H), as `CausalModel.head`."""
+        return head_logits(hidden, head) if self.precise_head else hidden @ head.T
 
 
 class Rank:
@@ -90,7 +97,7 @@ class Rank:
 
         def read(hidden: Tensor, head: Tensor) -> TeacherScores:
             def log_prob(part: Tensor) -> Tensor:
-                return teacher.space.teacher_log_prob(part @ head.T)
+                return teacher.space.teacher_log_prob(teacher.logits(part, head))
 
             predicting = hidden[given.rows, given.columns]
             return read_teacher(predicting, log_prob, targets.tokens, targets.support)
@@ -107,33 +114,35 @@ class Rank:
 
     def step(
         self, batches: Sequence[MicroBatch], total: int, goal: Objective, rate: float
-    ) -> dict[str, float]:
+    ) -> tuple[dict[str, float], list[float]]:
         """Make one update on the mean over all ranks' `total` tokens.
 
-        Returns this rank's sums, and `grad_norm`.
+        Returns this rank's sums and `grad_norm`, and the gaps that it read (`Readings`).
         """
         student = self._training()
+        gaps: list[float] = []
 
         def loss(batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             summed, measured = self._loss(student, batch, goal)
+            gaps.extend(measured.gaps)
             pulse.advance()
-            return summed / total, measured
+            return summed / total, {"loss": float(summed.detach()), **measured.sums}
 
         for group in student.model.optimizer.param_groups:
             group["lr"] = rate
-        return student.model.update(list(batches), loss)
+        return student.model.update(list(batches), loss), gaps
 
     def _loss(
         self, student: OpenedModel, batch: MicroBatch, goal: Objective
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, Readings]:
         given = rank_inputs(batch, student.packed, self._device)
         targets = batch.targets.to(self._device)
 
-        def read(hidden: Tensor, head: Tensor) -> tuple[Tensor, dict[str, float]]:
+        def read(hidden: Tensor, head: Tensor) -> tuple[Tensor, Readings]:
             predicting = hidden[given.rows, given.columns]
             summed = summed_objective(predicting, head, targets, goal, student.space)
-            masses = summed_masses(predicting.detach(), head.detach(), targets, student.space)
-            return summed, {"loss": float(summed.detach()), **masses}
+            measured = measure(predicting.detach(), head.detach(), targets, student.space)
+            return summed, measured
 
         return student.model.forward(given, read)
 
@@ -143,7 +152,7 @@ class Rank:
         row = torch.tensor([list(ids)], device=self._device)
 
         def read(hidden: Tensor, head: Tensor) -> list[float]:
-            log_p = student.space.student_log_prob(hidden[0, :-1] @ head.T)
+            log_p = student.space.student_log_prob(student.logits(hidden[0, :-1], head))
             return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
         with torch.no_grad(), student.model.working(student.model.eval_mode()):
@@ -183,8 +192,11 @@ class Rank:
         """Close the memory of `hold_weights`."""
         os.close(descriptor)
 
-    def export(self, folder: str) -> None:
-        """Write this rank's part of the model in Hugging Face layout, in the forward pass's dtype."""
+    def export(self, folder: str) -> dict[str, str]:
+        """Write this rank's part of the model in Hugging Face layout, in the forward pass's dtype.
+
+        Returns the digests of the part's tensors by name.
+        """
         target = Path(folder)
         weights = self.weights()
         if weights:
@@ -197,6 +209,7 @@ class Rank:
             model.generation_config.save_pretrained(target)
             if self._ranks > 1:
                 self._write_index(target)
+        return digests_of(weights.items())
 
     def _write_index(self, target: Path) -> None:
         bytes_each = torch.empty((), dtype=self._training().dtype).element_size()
@@ -289,7 +302,7 @@ class Rank:
         model = ShardedModel(
             causal.model, folder.path, forward, optimizer, passes.checkpointing, offload
         )
-        return OpenedModel(model, causal.space, forward, passes.packed)
+        return OpenedModel(model, causal.space, forward, passes.packed, causal.precise_head)
 
 
 def _rows_here(tensor: Any) -> Tensor:

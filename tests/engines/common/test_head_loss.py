@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.common import head_loss
-from orchestrator.engines.common.head_loss import summed_loss
+from orchestrator.engines.common.head_loss import head_logits, summed_loss
 
 N, H, V, K = 7, 8, 11, 3
 
@@ -63,3 +63,30 @@ def test_products_in_float32_change_a_loss_by_their_rounding_alone(
         monkeypatch.setattr(torch, name, stands_in)
     for ours, theirs in zip(results(), on_cpu, strict=True):
         torch.testing.assert_close(ours, theirs, atol=0.03, rtol=0.03)
+
+
+@pytest.mark.parametrize("widened", [1, 100, 2**19])
+def test_logits_of_16_bit_factors_are_rounded_once(
+    widened: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_loss, "WIDENED", widened)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(3, 2, 16, generator=generator).bfloat16()
+    head = torch.randn(37, 16, generator=generator)  # a learner's, wider than the hidden states
+    exact = hidden.double() @ head.bfloat16().double().T
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = head_logits(hidden, head)
+    assert logits.dtype == torch.float32
+    assert logits.shape == (3, 2, 37)
+    assert float((logits - exact).abs().max()) < 1e-5
+    rounded = hidden @ head.bfloat16().T
+    assert float((rounded - exact).abs().max()) > 1e-3
+    assert head_logits(hidden[:0], head).shape == (0, 2, 37)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logits_of_wide_factors_are_those_of_a_linear_layer(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(2, 5, 16, generator=generator, dtype=dtype)
+    head = torch.nn.Linear(16, 37, bias=False, dtype=dtype)
+    assert torch.equal(head_logits(hidden, head.weight), head(hidden))

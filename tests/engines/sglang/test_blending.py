@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.sglang.blending import SglangStudent, blending_settings
 from orchestrator.engines.sglang.blending_rows import Order
@@ -226,6 +227,7 @@ def test_new_weights_are_the_students_alone(sampler: SglangStudent) -> None:
                 parameter.mul_(1.3)
         sampler.load(WeightsRef(1, dict(student.model.named_parameters())))
         after = sampler.log_probs(ids)
+        assert sampler.digests() == digests_of(student.model.named_parameters())
         expected = (
             tiny.visited(student, ids[:1], list(ids[1:]))
             .detach()

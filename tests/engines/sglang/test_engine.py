@@ -18,6 +18,7 @@ import torch
 from scipy import stats
 
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Job, Limits, WeightsRef
 from orchestrator.engines.sglang import engine as module
 from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler
@@ -26,7 +27,7 @@ from orchestrator.policy.laws import law
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, Tempered
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
-from orchestrator.workers.canary import canary, canary_ids, check_canary
+from orchestrator.workers.canary import canary, canary_ids, check_numbers, check_tensors
 from tests import tiny
 from tests.engines.installed import skip_without
 from tests.sweeps import ROOT
@@ -146,9 +147,17 @@ def test_weights_are_swapped_in_place_and_torn_ones_are_seen(
         for parameter in student.model.parameters():
             parameter.mul_(1.3)
     swapped = {name: parameter.detach() for name, parameter in student.model.named_parameters()}
-    written = canary(ids, log_probs_of(student, ids))
+    sequences = [ids, ids[::-1]]
+    expected = [log_probs_of(student, each) for each in sequences]
+    written = canary(sequences, expected, digests_of(swapped.items()))
+
+    def check() -> None:
+        check_tensors(written, sampler.digests())
+        check_numbers(written, sampler.log_probs_each(sequences), "float32")
+
     sampler.load(WeightsRef(1, swapped))
-    check_canary(written, sampler.log_probs(ids), "float32")
+    assert sampler.digests() == written["tensors"], "each tensor, the fused ones in their parts"
+    check()
     requests = tiny.requests(2)
     check_against(
         student,
@@ -161,12 +170,12 @@ def test_weights_are_swapped_in_place_and_torn_ones_are_seen(
     }
     torn = {name: swapped[name] if index % 2 else first[name] for index, name in enumerate(swapped)}
     sampler.load(WeightsRef(2, torn))
-    with pytest.raises(WrongWeights):
-        check_canary(written, sampler.log_probs(ids), "float32")
+    with pytest.raises(WrongWeights, match="not the checkpoint's"):
+        check()
     # A folder, as evaluators load it.
     student.model.save_pretrained(tmp_path / "checkpoint")
     sampler.load(WeightsRef(3, tmp_path / "checkpoint"))
-    check_canary(written, sampler.log_probs(ids), "float32")
+    check()
     assert process.pid == pid, "one process all along"
     sampler.load(WeightsRef(0, first))
     assert sampler.log_probs(ids) == pytest.approx(before, abs=1e-6)
