@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.commands.arguments import free_experiment, parse
 from orchestrator.commands.output import suit
 from orchestrator.commands.parser import trb_parser
-from orchestrator.errors import UserError, one_line, refuse
+from orchestrator.errors import UNWRITABLE, UserError, one_line, refuse
 from orchestrator.start_up import default_runs
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             suit(stream)
+    writes_there = False
     try:
         options = parse(trb_parser(), arguments)
+        writes_there = options.command in ("report", "figures") and options.out is None
         code = COMMANDS[options.command](options)
     except UserError as error:
         print(f"trb: {one_line(error)}", file=sys.stderr)
@@ -42,21 +44,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        print(f"trb: {one_line(_of_files(error))}", file=sys.stderr)
+        print(f"trb: {one_line(_of_files(error, writes_there))}", file=sys.stderr)
         code = 2
     sys.exit(code)
 
 
-def _of_files(error: OSError) -> UserError:
-    """An error of the file system. A file that cannot be written names its folder."""
+def _of_files(error: OSError, writes_there: bool) -> UserError:
+    """An error of the file system. A file that cannot be written names its folder.
+
+    A command that `writes_there` alone without --out can be told another place.
+    """
     path, reason = Path(error.filename or "file system"), error.strerror or str(error)
-    if isinstance(error, PermissionError) and path.suffix == ".tmp":
-        return refuse("folder", str(path.parent), f"a folder that can be written to ({reason})")
-    return UserError(f"{path}: {reason}")
+    unreadable = path.exists() and not os.access(path, os.R_OK)
+    if error.errno not in UNWRITABLE or error.filename is None or unreadable:
+        return UserError(f"{path}: {reason}")
+    folder = path if path.is_dir() else path.parent
+    elsewhere = "; --out writes elsewhere" if writes_there else ""
+    return refuse("folder", str(folder), f"a folder that can be written to ({reason}){elsewhere}")
 
 
 def _load(options: argparse.Namespace, notes: bool = False) -> Study:
-    """The experiment over its runs folder, which `options.runs` then names; `notes` are printed."""
+    """The experiment over its runs folder, which `options.runs` then names.
+
+    With `notes` the file of the experiment is printed, and for `trb doctor` and `trb plan --pins`
+    the lines that pin its local files.
+    """
     from orchestrator.experiment.local_files import check_local
     from orchestrator.experiment.reading import from_here
     from orchestrator.experiment.shipped import find_experiment
@@ -74,8 +86,9 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     if study.experiment.notes and options.command != "doctor":
         for name, setup in study.experiment.setups.items():
             check_local(name, setup)
-    for note in study.experiment.notes:
-        print(f"trb: {note}", file=sys.stderr)
+    if options.command == "doctor" or getattr(options, "pins", False):
+        for note in study.experiment.notes:
+            print(f"trb: {note}", file=sys.stderr)
     return study
 
 
@@ -175,8 +188,9 @@ def _logs(options: argparse.Namespace) -> int:
         )
         raise UserError(f"{given}: expected {expected}")
     else:
-        runs = (options.runs or default_runs()).resolve()
-        unit_ids = logs.find_units(options.unit, runs)
+        folder = logs.run_directory(Path(options.unit))
+        runs = (options.runs or default_runs()).resolve() if folder is None else folder.parent
+        unit_ids = logs.find_units(options.unit, runs) if folder is None else [folder.name]
     show = logs.follow_logs if options.follow else logs.show_logs
     show(unit_ids, runs, functools.partial(print, flush=True))
     return 0

@@ -17,6 +17,7 @@ from orchestrator.rules import (
     Choices,
     Count,
     Flag,
+    Ids,
     Must,
     Natural,
     Number,
@@ -278,8 +279,20 @@ class Model(Section):
     recipe: Annotated[Recipe | None, "How the model is made, instead of `path`."] = None
     shape: Shape = field(default_factory=Shape)
     eos: Annotated[
-        Whole, "Token id that ends this model's responses; not given: as a local folder says."
+        Ids,
+        "Token id that ends this model's responses, or a list of all that do; the first closes the "
+        "responses that are kept. Not given: as a local folder says.",
     ] = -1
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end this model's responses."""
+        return (self.eos,) if isinstance(self.eos, int) else tuple(self.eos)
+
+    @property
+    def closing_id(self) -> int:
+        """The id with which a kept response of this model ends."""
+        return self.stop_ids[0]
 
 
 @dataclass(frozen=True)
@@ -303,10 +316,13 @@ class PromptTemplate(Section):
 
 @dataclass(frozen=True)
 class DataFile(Section):
-    """A JSON Lines file below `data_dir`, by content."""
+    """A file of rows below `data_dir`, JSON Lines or parquet, by content."""
 
     file: Annotated[Text, "Path below `data_dir`."] = ""
-    sha256: Annotated[Text, "Its content as sha256; other content is refused."] = ""
+    sha256: Annotated[
+        Text,
+        "Its content as sha256; other content is refused. Left out: that of the present content.",
+    ] = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The program's exceptions, and the one-line wording of user errors."""
 
 import difflib
+import errno
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -43,6 +44,9 @@ class RankLost(RuntimeError):
 class ClusterDied(RuntimeError):
     """Essential processes of a sweep's cluster are gone."""
 
+
+FULL = {errno.ENOSPC, errno.EDQUOT}  # of a disk, or of its user's share
+UNWRITABLE = FULL | {errno.EACCES, errno.EPERM, errno.EROFS}
 
 LONGEST_VALUE = 80  # characters of a value in a message
 LONGEST_LINE = 380  # characters of a message

@@ -10,7 +10,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, Strict
@@ -66,6 +66,27 @@ class Must:
         return value
 
 
+class OneOrMore(Must):
+    """A rule in place of the type `int | list[int]`: pydantic's errors about a union would name its
+    types behind the key.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        whole = replace(self, words=f"{NAMES[int]}, {self.words}")
+        return core_schema.no_info_plain_validator_function(whole._checked)
+
+
+def _are_ids(value: Any) -> bool:
+    numbers = value if isinstance(value, list) else [value]
+    whole = all(type(number) is int and abs(number) <= LARGEST for number in numbers)
+    return whole and 0 < len(numbers) == len(set(numbers))
+
+
+Ids = Annotated[int | list[int], OneOrMore("or a list of different ones", _are_ids)]
+
+
 @dataclass(frozen=True)
 class Entry:
     """The declaration of one key of a dataclass.
@@ -113,7 +134,7 @@ def entry(hint: Any) -> Entry:
             kind, *outer = typing.get_args(kind)
             markers = [*outer, *markers]
         else:
-            nullable = True
+            nullable = nullable or types.NoneType in typing.get_args(kind)
             kind = next(type_ for type_ in typing.get_args(kind) if type_ is not types.NoneType)
     for marker in markers:
         if isinstance(marker, str):

@@ -7,14 +7,16 @@ what is promised.
 from __future__ import annotations
 
 import copy
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from orchestrator.cli import main
+from orchestrator.cli import COMMANDS, main
 from orchestrator.commands.config_reference import resolved
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
@@ -547,11 +549,11 @@ def test_no_training_data_named(source: str, key: str, tmp_path: Path, capsys: C
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ('{"gold": "1", "generation": "1"}\n{"gold": \n', ":2: not JSON"),
-        ('["1", "1"]\n', ":1: ['1', '1']"),
-        ('{"gold": "1"}\n', ":1: ['gold']"),
-        ('{"gold": "1", "generation": 1}\n', ":1: generation: 1"),
-        ('{"gold": [1], "generation": "1"}\n', ":1: gold: [1]"),
+        ('{"gold": "1", "generation": "1"}\n{"gold": \n', " line 2: not valid JSON"),
+        ('["1", "1"]\n', " line 1: str"),
+        ('{"gold": "1"}\n', " line 1: ['gold']"),
+        ('{"gold": "1", "generation": 1}\n', " line 1: generation: 1"),
+        ('{"gold": [1], "generation": "1"}\n', " line 1: gold: [1]"),
     ],
 )
 def test_grading_broken_rows(content: str, named: str, capsys: Capture) -> None:
@@ -596,6 +598,32 @@ def test_evaluating_a_run_instead_of_a_checkpoint(capsys: Capture) -> None:
 
 
 # --- the command as a process ---
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT]
+)
+@pytest.mark.parametrize("name", ["folder/.lock", "folder/.table.md.tmp", "folder"])
+def test_a_folder_that_takes_no_files(
+    number: int, name: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> int:
+        raise OSError(number, os.strerror(number), name)
+
+    Path("folder").mkdir()
+    monkeypatch.setitem(COMMANDS, "list", refuse)  # pyright: ignore[reportArgumentType]
+    expected = f"a folder that can be written to ({os.strerror(number)})"
+    assert_names(complaint(capsys, "list", "methods"), "folder: 'folder'", expected)
+
+
+def test_an_error_of_reading_names_the_file(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "a/b.json")
+
+    monkeypatch.setitem(COMMANDS, "list", refuse)  # pyright: ignore[reportArgumentType]
+    assert complaint(capsys, "list", "methods") == "trb: a/b.json: No such file or directory\n"
 
 
 def refused_process(*arguments: str | Path) -> str:

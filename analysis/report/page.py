@@ -32,7 +32,7 @@ from analysis.table import build
 from analysis.table.model import Table
 from orchestrator.errors import UserError
 from orchestrator.monitor import status
-from orchestrator.records.files import write_atomically
+from orchestrator.records.files import check_writable, write_atomically
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 
@@ -64,24 +64,19 @@ class Report:
 def write_report(study: Study, path: Path | None = None) -> Report:
     """Write the page, by default beside the experiment's tables and figures.
 
-    Raises UserError if no unit was started yet, or if the results belong to another user.
+    Raises UserError if no unit was started yet, and OSError if its folder takes no files.
     """
     if not any(study.reader(unit).started for unit in study.units):
         raise UserError(
             f"{study.runs}: nothing to report of {study.experiment.name} yet; trb submit starts it"
         )
-    try:
-        path = path or claim(study) / "report.html"
-        study = study.snapshot()
-        results = build.results_table(study)
-        page = build_page(study, path, results)
-        study.remember()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page)
-    except PermissionError as error:
-        raise UserError(
-            f"{error.filename or path}: permission denied; --out report.html writes it here"
-        ) from None
+    path = path or claim(study) / "report.html"
+    check_writable(path.parent)  # the page takes seconds to make
+    study = study.snapshot()
+    results = build.results_table(study)
+    page = build_page(study, path, results)
+    study.remember()
+    write_atomically(path, page)
     return Report(path, results.verdict)
 
 

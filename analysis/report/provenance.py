@@ -8,10 +8,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from analysis.labels import benchmark_label, setup_title
-from analysis.report.html import Html, code, element, join, paragraph, section, table, terms
+from analysis.report.html import (
+    Html,
+    bullets,
+    code,
+    element,
+    join,
+    paragraph,
+    section,
+    table,
+    terms,
+)
 from analysis.report.texts import duration_in_words, leaves, plain, whole
 from analysis.report.timeline import period_text, timeline
 from analysis.scores.evidence import Evidence
+from orchestrator.data.overlap import overlap_lines
 from orchestrator.selection.results_folder import folder_of, submits
 from orchestrator.selection.study import Study
 from orchestrator.sheet import Sheet
@@ -165,7 +176,9 @@ def _benchmarks(study: Study, evidence: Evidence) -> Html:
 
 
 def _data(study: Study) -> Html:
+    """Counts of the training data, and the training problems that stand in benchmarks."""
     rows = []
+    lines: dict[str, None] = {}  # a dict for an ordered set
     for setup in study.experiment.setups:
         recorded = []
         for unit in study.units_of(setup):
@@ -174,12 +187,17 @@ def _data(study: Study) -> Html:
                 recorded.append(document)
         title = setup_title(setup, study.experiment.setups)
         for document in distinct(recorded):
-            for name, value in leaves(document, ": "):
+            counts = dict(document)
+            overlap = counts.pop("overlap", {})
+            for name, value in leaves(counts, ": "):
                 rows.append([title, name.replace("_", " "), _counted(value)])
+            of_setup = study.experiment.setups[setup]
+            for line in overlap_lines(of_setup, overlap, counts.get("prompts", 0)):
+                lines[f"{title}: {line}"] = None
     if not rows:
         return paragraph("No unit recorded what its training data hold.")
     sheet = Sheet.of(["Setup", "Counted", "Number"], rows, left=(0, 1))
-    return table("What was counted when it was read", sheet)
+    return join([table("What was counted when it was read", sheet), bullets(list(lines))])
 
 
 def _counted(value: Any) -> str:

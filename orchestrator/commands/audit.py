@@ -14,7 +14,7 @@ from dataclasses import asdict
 from orchestrator.commands.regrade import REMEMBERED, REPETITIONS, Golds
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import repeated_evaluation_ids
-from orchestrator.grading.boxes import extract
+from orchestrator.grading.boxes import extract, open_thought
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import Grader
 from orchestrator.records.files import pretty, write_atomically
@@ -64,7 +64,8 @@ def _answers(study: Study, setup: str, benchmark: str, golds: Golds) -> Counter[
         texts = run.slice_texts(evaluation_id, step, part)
         if len(texts) == part.responses:
             for text in texts:
-                answer = extract(golds.of(setup, benchmark)[text.problem], text.text)
+                gold = golds.of(setup, benchmark)[text.problem]
+                answer = extract(gold, open_thought(text.prompt) + text.text)
                 if answer is not None:
                     answers[text.problem, answer] += 1
             continue

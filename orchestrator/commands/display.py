@@ -19,6 +19,7 @@ from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import STATES, UnitStatus
 from orchestrator.selection.study import Study
 from orchestrator.sheet import MARK_STYLES, Mark
+from orchestrator.sweep.failures import remedy_of
 
 SWEEP_BAR = 24  # characters of the whole sweep's bar
 STATE_MARKS: Mapping[str, Mark] = {
@@ -235,11 +236,26 @@ def summary(statuses: Sequence[UnitStatus], driven: bool = True) -> str:
     return SEPARATOR.join([f"{counts['done']} of {len(statuses)} done", *rest])
 
 
+def next_step(statuses: Sequence[UnitStatus], command: str) -> str:
+    """How to go on: with the `command`, unless failures that come again hold all that is left."""
+    remedies: list[str] = []
+    for s in statuses:
+        remedy = remedy_of(s.error) if s.state == "failed" else None
+        if s.state not in ("done", "waiting") and remedy is None:
+            return f"go on with: {command}"
+        if remedy is not None and remedy not in remedies:
+            remedies.append(remedy)
+    if not remedies:
+        return f"go on with: {command}"
+    return f"the same again would fail; change {' and '.join(remedies)}, then: {command}"
+
+
 def idle_line(overview: Overview, study: Study) -> str:
     """How to go on with an unfinished sweep that no process works on; empty for any other sweep."""
     if overview.driven or all(s.state == "done" for s in overview.units):
         return ""
-    return f"no process works on this sweep; go on with: {study.invocation.command('submit')}"
+    again = next_step(overview.units, study.invocation.command("submit"))
+    return f"no process works on this sweep; {again}"
 
 
 def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does not exist") -> str:
@@ -253,6 +269,8 @@ def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does no
 def where_to_look(failed: UnitStatus, runs: Path) -> str:
     """Where the story of a failed unit stands."""
     traceback = runs / failed.id / "traceback.txt"
+    if not traceback.exists():  # its samples could not be taken
+        traceback = next((runs / failed.id).glob("evals/*/*/traceback.txt"), traceback)
     return f"  traceback: {traceback}; its log: trb logs {failed.id} --runs {runs}"
 
 

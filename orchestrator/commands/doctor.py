@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +18,16 @@ from orchestrator.commands.display import say
 from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.data.overlap import overlap_lines
+from orchestrator.data.problems import check_system
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
 from orchestrator.engines.device import has_driver
 from orchestrator.engines.memory import GIB, Gpus, needs_gpu
+from orchestrator.errors import shown
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
+from orchestrator.models.folders import stop_ids
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
@@ -37,6 +41,12 @@ if TYPE_CHECKING:
 
 SIGNS = {"ok": "[green]ok[/]  ", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
+# Checks of a setup that are made only if others have not failed.
+NEEDED = {
+    "prompt": ["models"],
+    "template": ["models", "prompt"],
+    "endings": ["models", "prompt"],
+}
 
 
 # What a check found: ok, warn or fail, and the detail of the `Finding`.
@@ -57,13 +67,16 @@ def examine(study: Study | None, as_json: bool) -> int:
     """Print all findings; 0 unless one of them is `fail`."""
     findings: list[Finding] = []
     for name, check in _checks(study):
-        setup_name, _, subject = name.rpartition(" ")
-        models_fail = any((f.name, f.verdict) == (f"{setup_name} models", "fail") for f in findings)
-        if subject in ("prompt", "template", "endings") and models_fail:
-            continue  # transformers would report the same models in words of its own
+        setup_name, _, subject = name.partition(" ")
+        failed_checks = {finding.name for finding in findings if finding.verdict == "fail"}
+        needed = [f"{setup_name} {other}" for other in NEEDED.get(subject, ())]
+        if not failed_checks.isdisjoint(needed):
+            continue  # it would report the same in other words
         finding = _run(name, check)
         for earlier in findings:
-            if finding.verdict == earlier.verdict == "fail" and finding.detail == earlier.detail:
+            # A key of a setup may stand in an earlier line with the setup's name before it.
+            same = earlier.detail.endswith(finding.detail)
+            if finding.verdict == earlier.verdict == "fail" and same:
                 finding = Finding(name, "fail", f"as {earlier.name}")
         findings.append(finding)
         if not as_json:
@@ -103,9 +116,9 @@ def _checks(study: Study | None) -> Checks:
         checks += [
             (f"{name} benchmarks", partial(_benchmarks, setup, experiment)),
             (f"{name} models", partial(_models, name, setup, runs)),
+            (f"{name} prompt", partial(_prompt, name, setup, experiment, runs)),
             (f"{name} template", partial(_template, name, setup, experiment, runs)),
             (f"{name} endings", partial(_endings, name, setup, experiment, runs)),
-            (f"{name} prompt", partial(_prompt, setup, experiment, runs)),
         ]
     for name, setup in experiment.setups.items():  # last, since they may read for minutes
         checks.append((f"{name} training data", partial(_training_data, setup, experiment, runs)))
@@ -268,8 +281,9 @@ def _gpu_memory(setup: Setup, experiment: Experiment) -> Verdict:
 def _benchmarks(setup: Setup, experiment: Experiment) -> Verdict:
     sizes = []
     for key, run in setup.evaluation.benchmarks.items():
-        size = len(load_benchmark(key, experiment.data_dir, run))
-        sizes.append(f"{key} ({size:,} problems)")
+        problems = load_benchmark(key, experiment.data_dir, run)
+        check_system(problems, setup.prompt.system)
+        sizes.append(f"{key} ({len(problems):,} problems)")
     return "ok", f"{', '.join(sizes)}; as declared"
 
 
@@ -281,7 +295,18 @@ def _models(name: str, setup: Setup, runs: Path) -> Verdict:
         return "warn", "not made yet; the first submit makes them"
     check_models(name, setup, runs)
     eos = f"EOS {setup.student.eos} (student), {setup.teacher.eos} (teacher) are one stop event"
-    return "ok", f"{setup.vocabulary.size} shared vocabulary rows; {eos}"
+    lines = [f"{setup.vocabulary.size} shared vocabulary rows; {eos}"]
+    for role in ("student", "teacher"):
+        model: Model = getattr(setup, role)
+        folder = None if model.recipe else checkpoints.lies_here(model, setup, runs)
+        if folder is not None:
+            of_files = replace(model, eos=stop_ids(f"{name}.{role}", folder)).stop_ids
+            # The student's ids are in the event for the teacher too, and not the other way round.
+            left_out = {*of_files} - {*model.stop_ids, *setup.student.stop_ids}
+            if left_out:
+                ids = ", ".join(map(str, sorted(left_out)))
+                lines.append(f"{name}.{role}.eos: {model.eos}: expected also {ids}, as in {folder}")
+    return "ok" if len(lines) == 1 else "warn", "\n".join(lines)
 
 
 def _training_data(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
@@ -302,9 +327,15 @@ def _training_data(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
         lines.append(f"the source: {', '.join(left_out)}")
     golds = []
     for what, count in chosen.golds.items():
-        golds.append(f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})")
+        examples = ""
+        if what == "differing":
+            for text, answers in chosen.differing.items():
+                examples += f'; "{text}": {", ".join(answers)}'
+        golds.append(f"{what.replace('_', ' ')} {count:,} ({count / total:.1%}{examples})")
     lines.append(f"golds: {', '.join(golds)}")
-    return "ok", "\n".join(lines)
+    lines += overlap_lines(setup, chosen.overlap, total)
+    is_clean = not chosen.differing and not any(row["problems"] for row in chosen.overlap.values())
+    return "ok" if is_clean else "warn", "\n".join(lines)
 
 
 def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
@@ -314,14 +345,14 @@ def _template(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Ve
 
 
 def _endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
-    """The share of the teacher's answers that end with the pair's stop token."""
+    """The shares of the models' answers that end with the pair's stop tokens."""
     detail = check_endings(name, setup, experiment, runs)
     return "warn" if detail.startswith(NOT_TRIED) else "ok", detail
 
 
-def _prompt(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
+def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
     """Render a prompt with its token ids, which student and teacher must read alike."""
-    from orchestrator.data.prompts import render
+    from orchestrator.data.prompts import check_rendering, own_system_message, render
 
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
     problem = load_benchmark(benchmark, experiment.data_dir, run)[0]
@@ -329,14 +360,18 @@ def _prompt(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
     teacher = _tokenizer(setup.teacher, setup, runs)
     if student.encode(problem.text) != teacher.encode(problem.text):
         return "fail", f"the tokenizers of student and teacher disagree on {problem.text!r}"
+    check_rendering(name, problem.text, setup.prompt, teacher)
     ids = render(problem.text, setup.prompt, teacher)
     lines = [f"{benchmark} {problem.id}, {len(ids)} tokens"]
+    added = own_system_message(problem.text, setup.prompt, teacher)
+    if added is not None:
+        lines.append(f"the chat template adds a system message of its own: {shown(added)}")
     for line in str(teacher.decode(list(ids))).split("\n"):
         lines.append(f"│ {line}")
-    shown = list(map(str, ids))
+    words = list(map(str, ids))
     if len(ids) > MOST_IDS:
-        shown[MOST_IDS - LAST_IDS : -LAST_IDS] = [f"… {len(ids) - MOST_IDS} more …"]
-    lines.append(" ".join(shown))
+        words[MOST_IDS - LAST_IDS : -LAST_IDS] = [f"… {len(ids) - MOST_IDS} more …"]
+    lines.append(" ".join(words))
     return "ok", "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ from orchestrator.experiment.strict import build
 from orchestrator.models import checkpoints
 from orchestrator.models.folders import check_folder
 from orchestrator.models.identity import digest
-from orchestrator.records.files import write_atomically
+from orchestrator.records.files import check_writable, write_atomically
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.scores import pass_at_1
@@ -89,17 +89,20 @@ def evaluate_model(options: argparse.Namespace) -> int:
         step=options.step,
         folder=runs / "results" / "eval" / _name(asked, setup, Path(model.path)),
     )
+    path = out or Path(f"{evaluation.folder}.json")
+    if evaluation.pending():  # samples take long, and would be lost in a folder that takes none
+        check_writable(evaluation.folder)
+        check_writable(path.parent)
     records = _evaluate(evaluation, options.evaluators)
     document = asked | _results(setup, records)
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    path = out or Path(f"{evaluation.folder}.json")
+    console = Console(highlight=False, soft_wrap=True)
+    # Shown first: the disk may have filled meanwhile.
+    print(text, flush=True) if options.json else console.print(_table(document))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text + "\n", shared=True)
-    if options.json:
-        print(text)
-    else:
-        console = Console(highlight=False, soft_wrap=True)
-        console.print(_table(document), f"written to {path}", sep="\n")
+    if not options.json:
+        console.print(f"written to {path}")
     return 0
 
 
@@ -153,7 +156,7 @@ def _name(asked: dict[str, Any], setup: Setup, folder: Path) -> str:
 
 
 def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -> Setup:
-    """The setup with the asked benchmarks; its notes go to stderr."""
+    """The setup with the asked benchmarks."""
     if beside is not None and not beside.is_file():
         raise refuse("--setups-from", str(beside), "an experiment file beside its setups/")
     setup = load_setup(name, beside)
@@ -165,11 +168,9 @@ def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -
         runs[key] = run
     name = Path(name).stem if name.endswith(".yaml") else name
     asked = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
-    setup, notes = completed(name, asked)
+    setup, _ = completed(name, asked, data_dir=None)
     validate.check_setup(name, setup)
     require("engine.sampler", setup.engine.sampler)
-    for note in notes:
-        print(f"trb: {note}", file=sys.stderr)
     return setup
 
 

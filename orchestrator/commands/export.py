@@ -16,6 +16,7 @@ from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import known_method
 from orchestrator.experiment.units import Unit
 from orchestrator.models.checkpoints import lies_here
+from orchestrator.models.settings_files import complete_settings
 from orchestrator.records.files import give_usual_mode
 from orchestrator.records.rundir import CANARY, RunReader
 from orchestrator.selection import scores
@@ -52,7 +53,9 @@ def export(
     try:
         for name in files:
             if name != CANARY:
+                (scratch / name).parent.mkdir(exist_ok=True)  # of further chat templates
                 shutil.copyfile(folder / name, scratch / name)
+        complete_settings(scratch, exported.setup.student.stop_ids)  # older checkpoints need it
         student = lies_here(exported.setup.student, exported.setup, study.runs)
         for pattern in LICENCE_FILES:
             for path in student.glob(pattern) if student is not None else ():

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cores import cores_here
-from orchestrator.errors import UserError, refuse
+from orchestrator.data.files import NO_TEXT, json_rows, numbered_rows
+from orchestrator.data.problems import is_absent, number_text
+from orchestrator.errors import UserError, refuse, shown
 from orchestrator.grading.gold import MATH, Gold
 from orchestrator.grading.grader import Grader
 from orchestrator.grading.judges import version_of
@@ -31,7 +33,7 @@ class GradeCounts:
 
 
 def grade_file(path: Path, out: Path | None, judge: str = MATH) -> GradeCounts:
-    """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input for ``-``.
+    """Grade a file of ``{gold, generation}`` rows, JSON Lines or parquet, or ``-`` for standard input.
 
     The rows with their grades are written to ``out`` if given, which appears whole or not at all
     and may be ``path`` itself. ``gold`` is a string, a number or an object with Gold's fields. Rows
@@ -57,54 +59,55 @@ def grade_file(path: Path, out: Path | None, judge: str = MATH) -> GradeCounts:
         row.pop("timed_out", None)  # that of an earlier grading
         row |= {"correct": grade.correct, "extracted": grade.extracted}
         row |= {"timed_out": True} if grade.timed_out else {}
-        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        lines.append(_line(row))
     if out is not None:
         write_atomically(out, "".join(lines), shared=True)
     return counts
 
 
 def _read_rows(path: Path) -> Iterator[tuple[dict[str, Any], Gold]]:
-    """Yield (row, gold) for each line that is not blank."""
+    """Yield (row, gold) for each row of a data file, or of standard input."""
+    rows = json_rows(STDIN, sys.stdin.buffer) if str(path) == STDIN else numbered_rows(path)
     try:
-        content = sys.stdin.buffer.read() if str(path) == STDIN else path.read_bytes()
-        text = content.decode("utf-8")
+        for line, row in rows:
+            where = f"{path} line {line}"
+            _check_row(row, where)
+            yield row, _parse_gold(row["gold"], f"{where}: gold")
     except OSError as error:
         why = error.strerror
         raise UserError(f"{path}: cannot be read ({why}): expected a JSON Lines file") from error
-    except UnicodeDecodeError as error:
-        where = f"byte {error.start} is not UTF-8"
-        raise UserError(f"{path}: {where}: expected a UTF-8 JSON Lines file") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            row = _parse_row(line, f"{path}:{number}")
-            yield row, _parse_gold(row["gold"], f"{path}:{number}: gold")
 
 
-def _parse_row(line: str, where: str) -> dict[str, Any]:
-    """One row with both keys and the generation as text."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
-        raise UserError(f"{where}: not JSON ({error}): expected one object per line") from error
-    if not isinstance(row, dict):
-        raise refuse(where, row, "an object with 'gold' and 'generation'")
+def _check_row(row: dict[str, Any], where: str) -> None:
+    """Raise UserError unless the row has both keys, and the generation as text."""
     for key in ("gold", "generation"):
         if key not in row:
-            raise refuse(where, sorted(row), f"the key '{key}' among them")
+            raise _refused(where, sorted(row), f"the key '{key}' among them")
     if not isinstance(row["generation"], str):
-        raise refuse(f"{where}: generation", row["generation"], "a string")
-    return row
+        raise _refused(f"{where}: generation", row["generation"], "a string")
 
 
 def _parse_gold(value: Any, key: str) -> Gold:
     known = [field.name for field in fields(Gold)]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)
-    entries: Any = {"answer": value} if isinstance(value, str) else value
-    if not isinstance(entries, dict) or "answer" not in entries or set(entries) - set(known):
+    entries: Any = value if isinstance(value, dict) else {"answer": value}
+    given = {name: own for name, own in entries.items() if not is_absent(own)}
+    answer = given.get("answer")
+    given["answer"] = number_text(answer) or answer
+    if not isinstance(given["answer"], str) or set(given) - set(known):
         expected = f"a string, a number or an object with 'answer' and some of {', '.join(known)}"
-        raise refuse(key, value, expected)
+        raise _refused(key, value, expected)
     try:
-        return Gold(**entries)
+        return Gold(**given)
     except ValueError as error:
         raise UserError(f"{key}: {error}") from error
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row as JSON. Half a surrogate pair, which is no text, stays the escape that it was."""
+    text = json.dumps(row, ensure_ascii=False, default=str)
+    return (json.dumps(row, default=str) if NO_TEXT.search(text) else text) + "\n"
+
+
+def _refused(where: str, value: object, expected: str) -> UserError:
+    """The error of a value in a file, whose name and line it keeps whole."""
+    return UserError(f"{where}: {shown(value)}: expected {expected}")

@@ -52,6 +52,15 @@ def follow_logs(
         time.sleep(FOLLOW_S)
 
 
+def run_directory(path: Path) -> Path | None:
+    """The run directory that `path` is, or that it lies in; None if there is none with a log."""
+    if path.exists():
+        for folder in (path.resolve(), *path.resolve().parents):
+            if folder.is_dir() and RunReader(folder.parent, folder.name).log_text() is not None:
+                return folder
+    return None
+
+
 def find_units(name: str, runs: Path) -> list[str]:
     """The units that `name` means: one by its id or a part of it, or all with a label.
 
@@ -60,7 +69,7 @@ def find_units(name: str, runs: Path) -> list[str]:
     directories in `runs`, or several by their ids.
     """
     if not runs.is_dir():
-        raise UserError(f"--runs: {runs} does not exist")
+        raise UserError(f"{name!r}: no such unit; {runs} does not exist, and --runs names another")
     ids = sorted(folder.name for folder in runs.iterdir() if is_unit(folder))
     known, labelled = list(ids), []
     for unit_id in ids:

@@ -80,7 +80,7 @@ def model_card(exported: Exported) -> str:
         "## Scores",
         _scores(exported),
         "## Use",
-        _use(exported.setup),
+        _use(exported.setup, exported.origin),
         "## Provenance",
         _provenance(exported),
         "## Licence",
@@ -187,7 +187,7 @@ def _percent(score: float | None) -> str:
     return "" if score is None else f"{PERCENT * score:.1f}"
 
 
-def _use(setup: Setup) -> str:
+def _use(setup: Setup, origin: Mapping[str, Any]) -> str:
     """Lines that load the checkpoint and put a question to it in the form of its training."""
     if setup.prompt.kind == "chat":
         system = [{"role": "system", "content": setup.prompt.system}] if setup.prompt.system else []
@@ -211,7 +211,12 @@ def _use(setup: Setup) -> str:
         "print(tokenizer.decode(outputs[0]))",
         "```",
     ]
-    return "\n".join(lines) + "\n\n`.` is this folder; on a hub it is the id of the repository."
+    version = origin.get("versions", {}).get("transformers")
+    written = f"transformers {version}" if version else "transformers 5"
+    return "\n".join(lines) + (
+        "\n\n`.` is this folder; on a hub it is the id of the repository. The files were written by "
+        f"{written}. The settings also stand in the form of version 4: 4.57.6 reads them alike."
+    )
 
 
 def _provenance(exported: Exported) -> str:

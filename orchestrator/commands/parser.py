@@ -61,6 +61,9 @@ def _add_sweep_commands(commands: Commands) -> None:
     own = "name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
     plan.option("--gpu", "KIND", f"kind of these GPUs: {kinds}, or {own}")
     plan.flag("--why", "why each unit would run, and what the costs assume")
+    plan.flag(
+        "--pins", "the lines that pin the sha256 of local files which the experiment leaves out"
+    )
     plan.flag("--json", JSON)
 
     text = "run what is missing, then print the results table"

@@ -8,9 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from orchestrator.config import Experiment
+from orchestrator.config import Experiment, Setup
 from orchestrator.cores import cores_here
+from orchestrator.data.benchmarks import benchmark_of, load_benchmark
 from orchestrator.data.declared import lacking
+from orchestrator.data.problems import check_system, read_training_problems
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
 from orchestrator.experiment.local_files import check_local
@@ -47,6 +49,7 @@ def plan(
     refuse_damaged(study)
     for name, setup in study.experiment.setups.items():
         check_local(name, setup, passes=True)
+        _check_rows(setup, study.experiment.data_dir)
     made = planned(study, gpu)
     on_gpus = any(planned.resources.gpus for planned in made.units)
     seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})
@@ -68,6 +71,19 @@ def plan(
     for note in _notes(study.experiment):
         console.print(note, highlight=False, markup=False)
     return 0
+
+
+def _check_rows(setup: Setup, data_dir: str | None) -> None:
+    """Read the rows that are here as the sweep will, which then refuses nothing that a plan takes."""
+    folder = Path(data_dir or "")
+    files = setup.data.files if setup.data.source == "jsonl" else []
+    if files and all((folder / entry.file).is_file() for entry in files):
+        check_system(read_training_problems(setup.data, data_dir), setup.prompt.system)
+    for key, run in setup.evaluation.benchmarks.items():
+        file = benchmark_of(key, run).file
+        path = Path(run.path) if run.path else folder / file if file else None
+        if path is not None and path.exists():
+            check_system(load_benchmark(key, data_dir, run), setup.prompt.system)
 
 
 def _notes(experiment: Experiment) -> list[str]:

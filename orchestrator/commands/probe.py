@@ -29,8 +29,9 @@ def run_probes(study: Study, console: Console) -> None:
     setups = {unit.setup: study.setup_of(unit) for unit in missing}
     for name, setup in setups.items():  # a probe reads training prompts and no benchmark
         require_all(setup.engine)
-        prepare.check_training_data(name, setup.data, study.experiment.data_dir)
+        prepare.check_training_data(name, setup, study.experiment.data_dir)
         prepare.check_models(name, setup, study.runs)
+        prepare.check_prompt(name, setup, study.experiment.data_dir, study.runs)
     study.runs.mkdir(parents=True, exist_ok=True)
     with building(console) as report:
         pairs = prepare.prepare(setups, study.runs, report, study.experiment.data_dir)

@@ -18,6 +18,7 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment import evaluation_protocol
+from orchestrator.grading.boxes import open_thought
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.grading.judges import version_of
@@ -98,7 +99,10 @@ def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
 
 def grade_text(text: ResponseText, gold: Gold, grader: Grader, anew: bool) -> ResponseText:
     """The response with the present grade of its answer, extracted `anew` or as it was stored."""
-    grade = grader.grade(gold, text.text) if anew else grader.grade_answer(gold, text.answer)
+    if anew:
+        grade = grader.grade(gold, open_thought(text.prompt) + text.text)
+    else:
+        grade = grader.grade_answer(gold, text.answer)
     return replace(text, answer=grade.extracted, right=grade.correct, timed_out=grade.timed_out)
 
 

@@ -19,11 +19,12 @@ from rich.console import Console
 from orchestrator.commands import display, watching
 from orchestrator.commands.output import lasting_console
 from orchestrator.commands.waiting import SILENCE_S, building, taking
-from orchestrator.errors import ClusterDied
+from orchestrator.errors import FULL, ClusterDied, UserError
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.liveness.drivers import Driving
 from orchestrator.liveness.lease import LEASE_PATIENCE_S
+from orchestrator.liveness.scratch import scratch_parent
 from orchestrator.models import making
 from orchestrator.monitor import status
 from orchestrator.monitor.device_hours import hours_spent
@@ -84,6 +85,18 @@ def submit(
     """0 when all units are done, 1 when some are not, 3 at `max_hours`, 130 after Ctrl-C."""
     tracker_function(study.experiment.runtime.tracker)  # refuses one that is not installed
     job = Submission(study, address, again, lasting_console(study.runs), max_hours, report)
+    try:
+        return _submit(job)
+    except OSError as error:
+        file = error.filename
+        if error.errno not in FULL or (file and not Path(file).is_relative_to(study.runs)):
+            raise
+        go_on = f"free space, then go on with: {again}"
+        raise UserError(f"--runs: {study.runs} is full ({error.strerror}); {go_on}") from None
+
+
+def _submit(job: Submission) -> int:
+    study, max_hours = job.study, job.max_hours
     if any(unit.provisional for unit in study.units):
         try:
             job = _with_models(job)
@@ -177,6 +190,7 @@ def _check(job: Submission) -> None:
     A line says so only if that takes a while.
     """
     check_runs_folder(job.study.runs)
+    scratch_parent()  # a UserError of it comes before Ray
     if job.address is not None:
         check_address(job.address)
     timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
@@ -229,7 +243,7 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
 
 def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
     """Run it on a Ray cluster, and show its progress."""
-    study, address = job.study, job.address
+    study, address = job.study, job.address and check_address(job.address)
     job.say(_to_run(missing))
     later = sum(unit.is_trial for unit in unconfirmed_units(study))
     if later:
@@ -296,7 +310,8 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
         job.say(f"{display.summary(overview.units)}; {spent}: {job.again}")
         return 1 if failed else 3
     limit = "" if job.max_hours is None else f" --max-gpu-hours {job.max_hours:g}"
-    job.say(f"{display.summary(overview.units)}; go on with: {job.again}{limit}")
+    how = display.next_step(overview.units, f"{job.again}{limit}")
+    job.say(f"{display.summary(overview.units)}; {how}")
     return INTERRUPTED if stopped == "interrupted" else 1
 
 

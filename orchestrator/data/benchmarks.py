@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.config import BenchmarkRun
 from orchestrator.data import arithmetic, word_problems
-from orchestrator.data.files import data_file, iterate_rows, verify_sha256
+from orchestrator.data.files import SUFFIXES, data_file, numbered_rows, verify_sha256
 from orchestrator.data.hub import check_hub_id, iterate_hub
 from orchestrator.data.problems import Problem, benchmark_problem
 from orchestrator.errors import UserError, did_you_mean, refuse
@@ -180,15 +180,17 @@ def _problems(key: str, data_dir: str | None, run: BenchmarkRun | None) -> list[
         if key in BENCHMARKS:
             advice = f" of {key}; for another benchmark take a key of your own"
         raise UserError(f"{where}: {len(rows)} rows: expected {benchmark.problems}{advice}")
-    problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
+    problems: list[Problem] = []
     lines: dict[str, int] = {}  # id → the line of its first problem
-    for line, problem in enumerate(problems, 1):
+    for number, (line, row) in enumerate(rows, 1):
+        problem = benchmark_problem(where, line, row, number)
         first = lines.setdefault(problem.id, line)
         if first != line:
             raise UserError(
                 f"{where} line {line}: id {problem.id!r} stands in line {first} too: "
                 "expected every id once"
             )
+        problems.append(problem)
     return problems
 
 
@@ -215,7 +217,7 @@ def check_source(key: str, run: BenchmarkRun) -> None:
             raise refuse(
                 f"{where}.revision", run.revision, f"the sha256 of {run.path}, or left out"
             )
-        if run.path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):  # a missing file
+        if run.path.endswith((*SUFFIXES, ".csv", ".tsv")):  # a missing file
             raise _not_there(where, run.path)
         check_hub_id(where, run.path, run.revision)
     if key not in BENCHMARKS and not run.problems:
@@ -240,8 +242,10 @@ def _is_sha256(revision: str | None) -> bool:
     return len(revision or "") == 64
 
 
-def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[dict[str, Any]]]:
-    """The source of the problems, as messages name it, and their rows."""
+def _rows(
+    key: str, data_dir: str | None, run: BenchmarkRun
+) -> tuple[str, list[tuple[int, dict[str, Any]]]]:
+    """The source of the problems, as messages name it, and their rows with their lines."""
     if run.path is None:
         declared = benchmark_of(key)
         assert declared.file is not None
@@ -254,7 +258,7 @@ def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[
         rows = iterate_hub(
             f"evaluation.benchmarks.{key}", run.path, run.revision, None, run.split, run.subset
         )
-        return f"{run.path}@{run.revision}", list(rows)
-    rows = list(iterate_rows(path))
+        return f"{run.path}@{run.revision}", list(enumerate(rows, 1))
+    rows = list(numbered_rows(path))
     verify_sha256(path, sha256)
     return str(path), rows

@@ -1,19 +1,32 @@
-"""Reads data files (JSON Lines, parquet) row by row, and verifies their declared content."""
+"""Reads data files (JSON Lines, JSON, parquet) row by row, and verifies their declared content.
+
+A file's first bytes tell its kind, whatever its name is. JSON may be in gzip, begin with a
+byte-order mark, have Windows line ends, and hold an object in each line or all of them in one list.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, shown
 from orchestrator.liveness import pulse
 from orchestrator.records.files import file_sha256
 
-SUFFIXES = (".jsonl", ".parquet")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".json", ".json.gz")
+IN_FOLDERS = SUFFIXES[:3]  # .json files of a folder may be settings
+JSON_NAMES = (".jsonl", ".json", ".ndjson", ".gz")
+GZIP, PARQUET = b"\x1f\x8b", b"PAR1"  # first bytes of such a file
 BATCH_ROWS = 256
+# JSON writes half of a surrogate pair as "\ud800". No tokenizer reads it, and no file can hold it.
+NO_TEXT = re.compile("[\ud800-\udfff\0]")
 
 
 def data_file(file: str, data_dir: str | None) -> Path:
@@ -52,63 +65,97 @@ def folder_sha256(folder: Path) -> str:
 
 
 def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield rows of a .jsonl or .parquet file, or of all such files of a folder, sorted by name.
+    """Yield the rows of `numbered_rows` without their numbers."""
+    for _, row in numbered_rows(path, columns):
+        yield row
 
-    Few rows are in memory at once. Parquet rows hold only `columns`, unless None. UserError for a
-    broken file or one of another kind.
+
+def numbered_rows(
+    path: Path, columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows of a data file, or of all such files of a folder, sorted by name.
+
+    Each row comes with its line in JSON Lines, or else with its number, from 1. Few rows are in
+    memory at once, unless a JSON file is one list. Parquet rows hold only `columns`, unless None.
+    UserError for a broken file or one of another kind.
     """
     for file in _shards(path) if path.is_dir() else [path]:
-        match file.suffix:
-            case ".jsonl":
-                yield from iterate_jsonl(file)
-            case ".parquet":
-                yield from _iterate_parquet(file, columns)
-            case _:
-                raise UserError(
-                    f"{file}: unknown kind of file: expected one of {', '.join(SUFFIXES)}"
-                )
+        with file.open("rb") as stream:
+            start = stream.read(len(PARQUET))
+        if start == PARQUET or file.suffix == ".parquet":
+            yield from enumerate(_iterate_parquet(file, columns), 1)
+            continue
+        with gzip.open(file) if start.startswith(GZIP) else file.open("rb") as stream:
+            try:
+                yield from json_rows(str(file), stream)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise UserError(f"{file}: not a readable gzip file ({error})") from None
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Objects of a JSON Lines file; UserError names the first broken line."""
-    return list(iterate_jsonl(path))
+def json_rows(where: str, lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of JSON Lines with their lines, or of a JSON list with their numbers.
 
-
-def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a JSON Lines file, a line at a time; UserError names the first broken line."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _parse(path, number, line)
-            pulse.advance()
+    UserError names `where` and the first broken line.
+    """
+    numbered = enumerate(lines, 1)
+    is_first = True
+    for number, line in numbered:
+        text = _decoded(where, number, line)
+        if is_first and text[:1] not in ("", "{", "[") and not where.endswith((*JSON_NAMES, "-")):
+            raise UserError(f"{where}: unknown kind of file: expected one of {', '.join(SUFFIXES)}")
+        if is_first and text.startswith("["):
+            rest = (_decoded(where, later, line) for later, line in numbered)
+            rows = _parsed(where, number, "\n".join(itertools.chain([text], rest)))
+            for position, row in enumerate(rows, 1):
+                yield position, _object(where, position, row)
+                pulse.advance()
+            return
+        if text:
+            is_first = False
+            yield number, _object(where, number, _parsed(where, number, text))
+        pulse.advance()
 
 
 def text_field(path: Path | str, line: int, row: dict[str, Any], key: str) -> str:
-    """`row[key]` if it is a non-empty string, else UserError."""
+    """`row[key]` if it is a non-empty string of Unicode characters other than NUL, else UserError."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{path} line {line}: {key} is {value!r}: expected a non-empty string")
+        raise UserError(f"{path} line {line}: {key} is {shown(value)}: expected a non-empty string")
+    if broken := NO_TEXT.search(value):
+        raise UserError(
+            f"{path} line {line}: {key} holds {broken[0]!r} at character {broken.start() + 1}: "
+            "expected Unicode text"
+        )
     return value
 
 
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _decoded(where: str, number: int, line: bytes) -> str:
+    """The text of a line without byte-order mark, which joined files have inside, and blanks."""
     try:
-        row = json.loads(line.decode("utf-8"))
+        return line.decode("utf-8-sig").strip(" \t\r\n")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path} line {number}: not UTF-8 text ({error.reason} at byte {error.start})"
+            f"{where} line {number}: not UTF-8 text ({error.reason} at byte {error.start})"
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} line {number}: not valid JSON ({error})") from None
+
+
+def _parsed(where: str, number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+        raise UserError(f"{where} line {number}: not valid JSON ({error})") from None
+
+
+def _object(where: str, number: int, row: Any) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise UserError(f"{path} line {number}: {type(row).__name__}: expected a JSON object")
+        raise UserError(f"{where} line {number}: {type(row).__name__}: expected a JSON object")
     return row
 
 
 def _shards(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    files = sorted(path for path in folder.rglob("*") if path.name.endswith(IN_FOLDERS))
     if not files:
-        raise UserError(f"{folder}: holds no data: expected {' or '.join(SUFFIXES)} files")
+        raise UserError(f"{folder}: holds no data: expected {' or '.join(IN_FOLDERS)} files")
     return files
 
 
@@ -122,7 +169,9 @@ def _iterate_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=present, use_threads=False):
             yield from batch.to_pylist()
             pulse.advance()
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: a text is not UTF-8 ({error.reason})") from None
+    except (pyarrow.ArrowException, OSError) as error:
         raise UserError(
             f"{path}: not a readable parquet file ({str(error).splitlines()[0]})"
         ) from None

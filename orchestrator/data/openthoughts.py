@@ -16,10 +16,11 @@ from typing import Any
 
 from orchestrator.config import Data
 from orchestrator.data.cache import cached, is_cached
-from orchestrator.data.files import iterate_rows, verify_sha256
+from orchestrator.data.files import NO_TEXT, iterate_rows, verify_sha256
 from orchestrator.data.hub import check_hub_id, iterate_hub
 from orchestrator.errors import UserError
-from orchestrator.grading.grader import GRADER_VERSION, MAX_ANSWER_CHARS, last_boxed
+from orchestrator.grading.boxes import MAX_ANSWER_CHARS, last_boxed, without_thoughts
+from orchestrator.grading.grader import GRADER_VERSION
 
 MATH_SOURCE = "ai2-adapt-dev/openmath-2-math"
 COLUMNS = ("domain", "source", "conversations")
@@ -97,10 +98,12 @@ def scan(rows: Iterable[dict[str, Any]], where: str) -> Thoughts:
 def last_answer(text: str) -> str | None:
     """Extract a response's answer as the grader does; None if empty or too long to be graded right.
 
-    A response may have 100,000 characters, and `last_boxed` reads all of a text. It therefore gets
-    the end of the response first, from CONTEXT_CHARS before the last box: boxes of one answer stand
-    side by side. It reads the whole response only if that end has no complete box.
+    Boxes within thoughts do not count. A response may have 100,000 characters, and `last_boxed`
+    reads all of a text. It therefore gets the end of the response first, from CONTEXT_CHARS before
+    the last box: boxes of one answer stand side by side. It reads the whole response only if that
+    end has no complete box.
     """
+    text = without_thoughts(text)
     if "box" not in text:
         return None
     end = text[max(0, text.rfind("box") - CONTEXT_CHARS) :]
@@ -126,7 +129,8 @@ def _turn(row: dict[str, Any], position: int, speaker: str) -> str | None:
     if not isinstance(turn, dict) or turn.get("from") != speaker:
         return None
     value = turn.get("value")
-    return value if isinstance(value, str) and value.strip() else None
+    is_text = isinstance(value, str) and value.strip() and not NO_TEXT.search(value)
+    return value if is_text else None
 
 
 def _nothing_usable(where: str, counts: dict[str, int]) -> UserError:

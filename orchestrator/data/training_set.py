@@ -2,14 +2,18 @@
 
 Repeats are removed before shuffling, and over-long prompts are skipped. A step's prompts are the
 same for every method and number of steps. Golds come with the rows of the source, but for
-OpenThoughts, where they are majorities of its solutions.
+OpenThoughts, where they are majorities of its solutions. A problem whose rows give different golds
+has none: a wrong gold would reward wrong answers. Training problems that stand in a benchmark are
+counted.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import islice
 from typing import Any
 
@@ -19,10 +23,16 @@ from orchestrator.config import Data, Setup
 from orchestrator.data import arithmetic, word_problems
 from orchestrator.data.majority import OUTCOMES, majorities
 from orchestrator.data.openthoughts import load_thoughts
-from orchestrator.data.problems import Problem, read_training_problems
+from orchestrator.data.overlap import find_overlap
+from orchestrator.data.problems import Problem, check_system, read_training_problems
 from orchestrator.data.prompts import render
-from orchestrator.errors import UserError
+from orchestrator.errors import LONGEST_VALUE, UserError, shortened
+from orchestrator.grading.gold import plain_number
 from orchestrator.grading.grader import Gold
+from orchestrator.grading.spelling import spelled
+
+EXAMPLES = 3  # problems with different golds that `data.json` names
+FRACTION = re.compile(r"([+-]?)(?:\\frac(?:\{(\d+)\}|(\d))(?:\{(\d+)\}|(\d))|(\d+)/(\d+))")
 
 GENERATED = ("arithmetic", "word_problems")
 
@@ -42,12 +52,17 @@ class TrainingSet:
     `rows` counts the source's rows and the rows dropped before shuffling, such as
     `{"rows": 7437, "repeats": 3}`. `golds` counts the prompts by the origin of their gold:
     `{"given": 96, "none": 0}` for published answers, else the outcomes of `data.majority`.
+    `differing` gives examples of the problems whose rows differ in their gold, with these golds:
+    `{"What is 3 plus 6?": ["10", "9"]}`. `overlap` counts the problems that stand in a benchmark,
+    by the benchmark's key.
     """
 
     prompts: list[TrainingPrompt]
     too_long: int  # skipped prompts
     rows: dict[str, int]
     golds: dict[str, int]
+    differing: dict[str, list[str]] = field(default_factory=dict)
+    overlap: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def batch(self, index: int, size: int) -> list[tuple[int, TrainingPrompt]]:
         """The prompts of batch `index` with their positions in the order."""
@@ -55,12 +70,15 @@ class TrainingSet:
 
     def counts(self) -> dict[str, Any]:
         """The counts that `data.json` and the checks before a sweep report."""
-        return {
+        counts = {
             **self.rows,
             "too_long": self.too_long,
             "prompts": len(self.prompts),
             "golds": self.golds,
         }
+        if self.differing:
+            counts["differing_golds"] = self.differing
+        return counts | {"overlap": self.overlap} if self.overlap else counts
 
 
 @dataclass(frozen=True)
@@ -68,12 +86,14 @@ class _Source:
     """Distinct problems in training order.
 
     `rows` counts the rows read and dropped: `{"rows": 7437, "repeats": 3}`. `answers` counts the
-    answers to each problem, by its id, for sources whose golds are majorities.
+    answers to each problem, by its id, for sources whose golds are majorities. `differing` has the
+    golds of each text whose rows differ in them.
     """
 
     problems: list[Problem]
     rows: dict[str, int]
     answers: dict[str, Mapping[str, int]] | None = None
+    differing: dict[str, list[str]] = field(default_factory=dict)
 
 
 def load_training_set(
@@ -88,6 +108,7 @@ def load_training_set(
     # The supervised stage reads the same stream, so the two never disagree on a step's prompts.
     wanted = max(training.steps, training.sft.updates) * training.prompts_per_step
     source = _read_source(setup.data, data_dir, wanted)
+    check_system(source.problems, setup.prompt.system)
     prompts: list[TrainingPrompt] = []
     too_long = 0
     for problem in source.problems:
@@ -103,12 +124,22 @@ def load_training_set(
             f"data: {len(prompts)} usable prompts ({too_long} too long): expected "
             f"{wanted} for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
         )
+    differing: dict[str, list[str]] = {}
     if source.answers is not None:
         prompts, golds = _with_majorities(prompts, source.answers)
     else:
+        for prompt in prompts:
+            if (text := prompt.problem.text) in source.differing:
+                differing[text] = source.differing[text]
         given = sum(prompt.problem.gold is not None for prompt in prompts)
-        golds = {"given": given, "none": len(prompts) - given}
-    return TrainingSet(prompts, too_long, source.rows, golds)
+        golds = {"given": given, "none": len(prompts) - given - len(differing)}
+        golds |= {"differing": len(differing)} if differing else {}
+    examples: dict[str, list[str]] = {}
+    for text, answers in islice(differing.items(), EXAMPLES):
+        examples[shortened(text, LONGEST_VALUE)] = answers
+    used = [prompt.problem.text for prompt in prompts]
+    overlap = find_overlap(setup, data_dir, source.problems, used)
+    return TrainingSet(prompts, too_long, source.rows, golds, examples, overlap)
 
 
 def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
@@ -131,15 +162,56 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
             source = _Source(problems, thoughts.counts, answers)
         case _:
             problems = read_training_problems(data, data_dir)
-            # A repeated text keeps its first problem at the place of its last: the orders of runs
-            # made so far depend on it.
-            by_text: dict[str, Problem] = {}
-            for problem in problems:
-                by_text[problem.text] = by_text.pop(problem.text, problem)
-            repeats = len(problems) - len(by_text)
-            source = _Source(list(by_text.values()), {"rows": len(problems), "repeats": repeats})
+            distinct, differing = _without_repeats(problems)
+            rows = {"rows": len(problems), "repeats": len(problems) - len(distinct)}
+            source = _Source(distinct, rows, differing=differing)
     random.Random(f"order-{data.order_seed}").shuffle(source.problems)
     return source
+
+
+def _without_repeats(
+    problems: Sequence[Problem],
+) -> tuple[list[Problem], dict[str, list[str]]]:
+    """Each text once, and the golds of each text whose rows differ in them, which gets none.
+
+    A repeated text keeps its first problem at the place of its last: the orders of runs made so far
+    depend on it. Its gold may stand in any of its rows.
+    """
+    by_text: dict[str, Problem] = {}
+    golds: dict[str, dict[Gold, None]] = {}  # a dict for an ordered set
+    for problem in problems:
+        by_text[problem.text] = by_text.pop(problem.text, problem)
+        if problem.gold is not None:
+            golds.setdefault(problem.text, {})[problem.gold] = None
+    differing: dict[str, list[str]] = {}
+    for text, given in golds.items():
+        gold = next(iter(given))
+        if len(given) > 1:
+            values: dict[tuple[Any, ...], str] = {}
+            for other in given:
+                values.setdefault(_value(other), other.answer)
+            if len(values) > 1:
+                gold, differing[text] = None, list(values.values())
+        if by_text[text].gold != gold:
+            by_text[text] = replace(by_text[text], gold=gold)
+    return list(by_text.values()), differing
+
+
+def _value(gold: Gold) -> tuple[Any, ...]:
+    """A key that two golds share if they differ in their spelling alone, as `9` and `9.0` do.
+
+    It compares numbers, fractions and notations without algebra. Golds that only algebra would find
+    equal are different here, which costs a reward and never gives a wrong one.
+    """
+    answer: Any = re.sub(r"\s+", "", spelled(gold.answer))
+    if not gold.multiple and re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", answer):
+        answer = answer.replace(",", "")
+    number = plain_number(answer)
+    if number is None and (parts := FRACTION.fullmatch(answer)):
+        sign, *digits = parts.groups()
+        above, below = (int(group) for group in digits if group is not None)
+        number = Fraction(int(f"{sign}1") * above, below) if below else None
+    return (answer if number is None else number, gold.multiple, gold.unit, gold.tolerance)
 
 
 def _with_majorities(

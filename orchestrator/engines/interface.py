@@ -58,7 +58,7 @@ class Job:
     """The work for which an engine is opened.
 
     Sampling and training start from the student `initial`, which ends its responses with the stop
-    id of `stops_as`. `steps` counts the whole training. A job that does not train has no steps,
+    ids of `stops_as`. `steps` counts the whole training. A job that does not train has no steps,
     needs no teacher, and reserves no memory for either. With `lora` the trainer updates adapters
     alone. An engine that shards spreads the scoring and learning models over `ranks` processes, or
     the sampling model over the GPUs `on`. Roles that share GPUs take turns (`takes_turns`): each

@@ -19,7 +19,7 @@ from orchestrator.config import EngineConfig, Setup
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.judges import version_of
-from orchestrator.models.identity import PROMPT, VOCABULARY, Models, data_identity, part
+from orchestrator.models.identity import PROMPT, VOCABULARY, Models, data_identity, part, stops
 
 SCHEMA = 2
 
@@ -37,7 +37,7 @@ def pair_identity(setup: Setup, models: Models) -> dict[str, Any]:
     return {
         "student": models["student"],
         "teacher": models["teacher"],
-        "eos": [setup.student.eos, setup.teacher.eos],
+        "eos": stops(setup),
         "vocabulary": part(setup.vocabulary, VOCABULARY),
         "prompt": part(setup.prompt, PROMPT),
         "data": data_identity(setup.data),
@@ -49,7 +49,7 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
     return {
         "kind": "base_eval",
         "student": models["student"],
-        "eos": [setup.student.eos, setup.teacher.eos],
+        "eos": stops(setup),
         "vocabulary": part(setup.vocabulary, VOCABULARY),
         "engine": setup.engine.sampler,
         "dtype": setup.engine.dtype,

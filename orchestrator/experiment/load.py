@@ -48,7 +48,7 @@ def load_setup(
     """
     path = Path(name) if name.endswith(".yaml") else setup_path(name, beside)
     setup = _build_setup(merge(_checked_setup(path), read_overrides(overrides)))
-    setup, _ = local_files.completed(path.stem, setup)
+    setup, _ = local_files.completed(path.stem, setup, data_dir=None)
     validate.check_setup(path.stem, setup)
     return setup
 
@@ -115,7 +115,8 @@ def _setups_of(
     differences = {part: getattr(file, part) for part in SHARED_PARTS}
     for name in file.setups:
         own = inline[name] if name in inline else _checked_setup(setup_path(name, path))
-        setups[name], noted = local_files.completed(name, _build_setup(merge(own, differences)))
+        setup = _build_setup(merge(own, differences))
+        setups[name], noted = local_files.completed(name, setup, data_folder(file.data_dir))
         notes += noted
     return setups, notes
 

@@ -10,19 +10,19 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.config import BenchmarkRun, Model, Setup, Vocabulary
+from orchestrator.config import BenchmarkRun, Data, Model, Setup, Vocabulary
 from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
-from orchestrator.data.files import file_sha256, iterate_rows
+from orchestrator.data.files import data_file, file_sha256, iterate_rows
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.models.checkpoints import check_passes
 from orchestrator.models.folders import (
     CONFIG_KEYS,
     check_folder,
     content_sha256,
-    describe,
     embedding_rows,
     local_folder,
     shape_of,
+    stop_ids,
     token_ids,
 )
 from orchestrator.start_up import default_runs
@@ -30,13 +30,15 @@ from orchestrator.start_up import default_runs
 ROLES = ("student", "teacher")
 
 
-def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
+def completed(name: str, setup: Setup, data_dir: str | None) -> tuple[Setup, list[str]]:
     """Complete `setup` from its local files, and note each sha256 found in this way.
 
-    Only values that the setup leaves open are read. `name` is the setup's. UserError if a file to
-    be read is missing or broken.
+    Only values that the setup leaves open are read. `name` is the setup's. Without a `data_dir`
+    training files stay as they are. UserError if a file to be read is missing or broken.
     """
     notes: list[str] = []
+    if data_dir is not None:
+        setup = replace(setup, data=_data(name, setup.data, data_dir, notes))
     runs = {key: _benchmark(key, run, notes) for key, run in setup.evaluation.benchmarks.items()}
     setup = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
     for role in ROLES:
@@ -60,6 +62,30 @@ def check_local(name: str, setup: Setup, passes: bool = False) -> None:
             check_passes(f"{name}.{role}", folder, setup.context)
 
 
+def _data(name: str, data: Data, data_dir: str, notes: list[str]) -> Data:
+    """The training data with the sha256 of each file that the setup leaves open."""
+    files = list(data.files)
+    for position, entry in enumerate(files):
+        if data.source == "jsonl" and entry.file and not entry.sha256:
+            path = data_file(entry.file, data_dir)
+            files[position] = replace(entry, sha256=file_sha256(path))
+            key = f"{name}.data.files[{position}]"
+            notes.append(_pin(key, path, f"sha256: {files[position].sha256}"))
+    data = replace(data, files=files)
+    path = Path(data.path).expanduser() if data.path else None
+    if data.source == "openthoughts" and path is not None and path.exists():
+        data = replace(data, path=str(path.resolve()))
+        if data.revision is None:
+            revision = content_sha256(path) if path.is_dir() else file_sha256(path)
+            data = replace(data, revision=revision)
+            notes.append(_pin(f"{name}.data", path, f"revision: {revision}"))
+    return data
+
+
+def _pin(key: str, path: Path, line: str) -> str:
+    return f"{key}: the sha256 of {path} is that of its present content; to pin it: {line}"
+
+
 def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
     path = Path(run.path).expanduser() if run.path else None
     if path is None or not path.exists():
@@ -70,9 +96,7 @@ def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
         if path.is_dir():
             raise refuse(f"{where}.path", str(path), "a .jsonl or .parquet file")
         run = replace(run, revision=file_sha256(path))
-        notes.append(
-            f"{where}: the sha256 of {path} is that of its present content; to pin it: {where}.revision={run.revision}"
-        )
+        notes.append(_pin(where, path, f"{where}.revision={run.revision}"))
     if key not in BENCHMARKS and run.problems is None:
         run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
         check_source(key, run)
@@ -89,9 +113,7 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
         return model
     if model.revision is None:
         model = replace(model, revision=content_sha256(folder))
-        notes.append(
-            f"{key}: the sha256 of {folder} is that of its present content; to pin it: revision: {model.revision}"
-        )
+        notes.append(_pin(key, folder, f"revision: {model.revision}"))
     elif set(model.revision) == {"0"}:
         raise refuse(
             f"{key}.revision",
@@ -99,7 +121,8 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
             f"left out at first, then what is printed for {folder}",
         )
     if not _is_described(model):
-        shape, eos = describe(key, folder)
+        shape = shape_of(key, folder)
+        eos = stop_ids(key, folder) if model.eos == -1 else model.eos
         given: dict[str, int] = {}
         for name in CONFIG_KEYS:
             if size := getattr(model.shape, name):
@@ -108,9 +131,7 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
         # is false.
         if len(given) == len(CONFIG_KEYS) or not model.shape.tied:
             shape = replace(shape, tied=model.shape.tied)
-        model = replace(
-            model, shape=replace(shape, **given), eos=eos if model.eos == -1 else model.eos
-        )
+        model = replace(model, shape=replace(shape, **given), eos=eos)
     elif not model.shape.parameters:
         counted = shape_of(key, folder).parameters
         model = replace(model, shape=replace(model.shape, parameters=counted))

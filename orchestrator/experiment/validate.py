@@ -252,6 +252,8 @@ def _check_vocabulary(name: str, setup: Setup) -> None:
             f"{name}.vocabulary.valid", vocabulary.valid, f"between 1 and size {vocabulary.size}"
         )
     for role in ("student", "teacher"):
-        eos = getattr(setup, role).eos
-        if not 0 <= eos < vocabulary.valid:
-            raise refuse(f"{name}.{role}.eos", eos, f"an id between 0 and {vocabulary.valid - 1}")
+        model: Model = getattr(setup, role)
+        for number in model.stop_ids:
+            if not 0 <= number < vocabulary.valid:
+                expected = f"an id between 0 and {vocabulary.valid - 1}"
+                raise refuse(f"{name}.{role}.eos", number, expected)

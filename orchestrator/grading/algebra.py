@@ -9,6 +9,7 @@ answers are, do not agree at several unrelated points. Families of angles such a
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -29,9 +30,14 @@ _NUMERATORS = (1009, 2003, 631, 1493, 787, 3001, 211, 1777)
 _DENOMINATORS = (613, 977, 499, 367, 1237, 1451, 307, 829)
 # Digits apart, `1 2`: the parser would read the first group and drop the rest.
 _LOOSE_DIGITS = re.compile(r"\d +\d")
-# No gold is as large as a factorial of five digits, and computing it takes longer than any
-# deadline.
-_HUGE_FACTORIAL = re.compile(r"\d{5,}\}?\s*!")
+# Numbers beyond these are no gold, and computing them takes longer than any deadline: digits of a
+# power, factorials from five digits on, bounds of a sum or product. Powers of an unknown are
+# computed at fractions of about seven digits.
+_MOST_DIGITS, _FACTORIAL, _BOUND, _UNKNOWN_DIGITS = 1_000_000, 4.0, 5.0, 7.0
+_SIZED = re.compile(
+    r"(?P<number>\d+)|(?P<range>\\(?:sum|prod)(?![A-Za-z]))|\\(?:[A-Za-z]+|.)|(?P<open>[({\[])|(?P<close>[)}\]])|"
+    r"(?P<letter>[A-Za-z])|(?P<sign>[_^!])"
+)
 _FRACTION = re.compile(
     r"\s*(-?)\s*(?:\\frac\s*\{\s*(-?\d{1,18})\s*\}\s*\{\s*(-?\d{1,18})\s*\}|"
     r"(\d{1,18})\s*/\s*(\d{1,18})|\\frac\s*(\d)(\d))\s*",
@@ -56,7 +62,8 @@ def parsed(text: str) -> Any:
     plain = _rational(text)
     if plain is not None:
         return sympy.Rational(plain.numerator, plain.denominator)
-    if _LOOSE_DIGITS.search(text) or _HUGE_FACTORIAL.search(text):
+    exact = _exact(text)
+    if _LOOSE_DIGITS.search(text) or _is_huge(exact):
         return None
     # units=False: its unit list holds single letters, by which `6m` would become 6.
     normalization = NormalizationConfig(
@@ -66,7 +73,7 @@ def parsed(text: str) -> Any:
     # A bare `2^{1009}` parses to 2, so everything goes in a box. The parent's deadline replaces the
     # library's timeout.
     candidates = parse(
-        rf"\boxed{{{_exact(text)}}}",
+        rf"\boxed{{{exact}}}",
         [config],
         fallback_mode="no_fallback",
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]
@@ -77,6 +84,92 @@ def parsed(text: str) -> Any:
     if isinstance(result, sympy.MatrixBase):
         return result.applyfunc(lambda entry: _canonical(entry, text))
     return _canonical(result, text)
+
+
+class _Size:
+    """The size of a bracket's content so far, as a decimal logarithm from above.
+
+    All numbers count as factors of at least two, since 1 + n <= 2n. `last` is the size of the last
+    operand, to which a following `^` or `!` belongs, None for an unknown.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.operands = 0
+        self.has_letters = False
+        self.last: float | None = 0.0
+        self.sign = ""  # `^` or `_` before the next operand
+        self.range = False  # the next `_` and `^` are bounds of a sum
+
+    def whole(self) -> float:
+        """The size of all of it."""
+        return self.total if self.operands == 1 else self.total + self.operands * math.log10(2)
+
+    def is_huge_with(self, size: float, has_letters: bool) -> bool:
+        """Add an operand; whether that makes a number too large to compute."""
+        sign, self.sign = self.sign, ""
+        self.has_letters = self.has_letters or has_letters
+        if sign and self.range:
+            self.range = sign == "_"
+            return size > _BOUND
+        if sign != "^":
+            self.operands += 1
+            self.total += size
+            self.last = None if has_letters else size
+            return False
+        if has_letters:
+            self.last = None
+            return False
+        base = _UNKNOWN_DIGITS if self.last is None else self.last
+        power = base * 10 ** min(size, 18.0)
+        if self.last is not None:
+            self.total += power - base
+            self.last = power
+        return power > _MOST_DIGITS
+
+    def is_huge_factorial(self) -> bool:
+        """Turn the last operand into its factorial; whether that is too large to compute."""
+        if self.last is None or self.last >= _FACTORIAL:
+            return self.last is not None
+        factorial = math.lgamma(10**self.last + 1) / math.log(10)
+        self.total += factorial - self.last
+        self.last = factorial
+        return False
+
+
+def _is_huge(text: str) -> bool:
+    r"""Whether a text without decimals computes a huge number: ``9^{9^{9}}``, ``(10^{13})!``.
+
+    The worker's deadline ends what this misses. It spares the time, and it decides alike on fast
+    and on slow machines.
+    """
+    open_brackets = [_Size()]
+    for token in _SIZED.finditer(text):
+        inner = open_brackets[-1]
+        huge = False
+        if number := token["number"]:
+            size = math.log10(max(1, int(number))) if len(number) < 16 else float(len(number))
+            huge = inner.is_huge_with(size, has_letters=False)
+        elif token["open"]:
+            open_brackets.append(_Size())
+        elif token["close"] and len(open_brackets) > 1:
+            open_brackets.pop()
+            huge = open_brackets[-1].is_huge_with(inner.whole(), inner.has_letters)
+        elif letter := token["letter"]:
+            # Powers of e and i stay short.
+            huge = inner.is_huge_with(0.0, has_letters=True)
+            inner.last = 0.0 if letter in "ei" else inner.last
+        elif token["range"]:
+            inner.range = True
+        elif token["sign"] == "!":
+            huge = inner.is_huge_factorial()
+        elif token["sign"]:
+            inner.sign = token["sign"]
+        else:  # a command, or what it escapes
+            inner.last = 0.0
+        if huge:
+            return True
+    return False
 
 
 def _rational(text: str) -> Fraction | None:

@@ -21,7 +21,7 @@ from orchestrator.grading.gold import MATH, Gold
 from orchestrator.user_code import named_function
 
 # Part of every evaluation's identity: raise it with any change that can change a grade.
-GRADER_VERSION = "2"
+GRADER_VERSION = "3"
 
 # Name → place and version. The mathematical judge takes long to import, and its version does not
 # need it.

@@ -1,10 +1,9 @@
-"""The parent's end of a grading process, which it kills at a deadline and then replaces.
+"""The parent's end of a grading process, which starts at the first answer that needs it.
 
-Three things bound the cost of an answer. The parent keeps the deadline: symbolic algebra may spend
-minutes in one call into C, which no Python timer interrupts, and a kill always works. The worker
-limits its own memory (`worker`), since an answer can exhaust the machine before its deadline. A
-worker that died or was killed is replaced before the next answer, which therefore does not pay for
-the previous one.
+Three things bound the cost of an answer. The process keeps the deadline in a fork of its own that it
+can kill (`worker`), and limits the memory, since an answer can exhaust the machine before its
+deadline. Should the process itself be gone or silent, it is replaced before the next answer, which
+therefore does not pay for the previous one.
 
 Starting takes seconds, because of sympy. The deadline of the first answer starts only once the
 worker has done its imports.
@@ -21,6 +20,8 @@ from orchestrator.liveness.children import Child, ChildFailed, ChildLost
 
 # Importing sympy on a loaded machine may take many seconds.
 STARTUP_DEADLINE_S = 120.0
+# The process says by itself that a deadline has passed; a machine without memory may be this late.
+_LATE_S = 30.0
 
 _WORKER_MODULE = "orchestrator.grading.worker"
 
@@ -32,23 +33,29 @@ class Slot:
         """Make an empty place, which the first request fills."""
         self.worker: Child | None = None
 
-    def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
-        """The process's verdict; None if it gave none in time or died, which ends the process.
+    def ask(
+        self, request: dict[str, Any], deadline_s: float, cpu_s: float | None = None
+    ) -> bool | None:
+        """The process's verdict; None if it gave none within `deadline_s`.
 
-        Raises RuntimeError if no process can be started.
+        With `cpu_s` an answer also ends after as many seconds on a processor, however busy the
+        machine is. Raises RuntimeError if no process can be started.
         """
         if self.worker is not None and not self.worker.alive():
             # It died between two answers, so this answer is not to blame.
             self.close()
         if self.worker is None:
             self.worker = _started()
+        answered = False
         verdict = None
         try:
-            verdict = self.worker.ask(request, deadline_s)
+            limits = {"deadline_s": deadline_s, "cpu_s": cpu_s}
+            verdict = self.worker.ask(request | limits, deadline_s + _LATE_S)
+            answered = True
         except (ChildLost, ChildFailed):
             pulse.advance()  # an answer without a verdict is a piece of work as well
         finally:
-            if verdict is None:
+            if not answered:
                 # Also after an interrupt: the reply still to come would pass for the next answer's.
                 self.close()
         return verdict

@@ -112,6 +112,11 @@ _CLAUSE = re.compile(
     rf",?\s*\(?(?:{TEXT}\s*\{{[^{{}}]*\b(?:where|for|with)\b[^{{}}]{{0,20}}\}}|\b(?:where|for)\b).{{0,30}}"
     rf"(?:\bintegers?\b|\\mathbb\s*\{{Z\}}|[a-z]\s*(?:[<>]|\\(?:le|ge|ne)(?![a-z]))\s*\d+).{{0,3}}$"
 )
+# Markdown inside of a box: `**73**`, `*73*`. A power, `2**3`, has no blank before its stars.
+_MARKDOWN = (
+    re.compile(r"(?<![\w)}\]*])(\*\*\*?|__)(?=[^\s*_])(.+?)(?<=[^\s*_])\1(?![\w({\\*])", re.DOTALL),
+    re.compile(r"^\s*([*_`])(?=[^\s*_`])([^*`]+)\1\s*$"),
+)
 _TEXT_LIST = re.compile(TEXT + r"\s*\{(?P<inner>[^{}]*,[^{}]*)\}")
 
 
@@ -123,6 +128,8 @@ def spelled(text: str) -> str:
     """
     for symbol, command in _UNICODE.items():
         text = text.replace(symbol, command)
+    for emphasis in _MARKDOWN:
+        text = emphasis.sub(r"\2", text)
     text = CURRENCY.sub("", text).strip()
     for opening, closing in _MATH_DELIMITERS:
         if text.startswith(opening) and text.endswith(closing):

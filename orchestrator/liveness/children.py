@@ -236,6 +236,10 @@ class Parent:
         """Wait for the next call. Raises EOFError or OSError once the parent listens no more."""
         return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - see above
 
+    def leave(self) -> None:
+        """Close the connection in a fork of this process: it would keep the connection of a dead child open."""
+        self._connection.close()
+
     def _watch(self) -> None:
         """Give signs of life; end the group once the parent is gone, even if this process hangs.
 

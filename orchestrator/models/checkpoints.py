@@ -19,6 +19,7 @@ from orchestrator.liveness.children import Child, ChildFailed, ChildLost
 from orchestrator.models import made_models
 from orchestrator.models.folders import shape_of, token_ids
 from orchestrator.models.identity import digest
+from orchestrator.models.weights import weight_files
 
 PASSES = "orchestrator.engines.torch.architecture"
 # Nats between two ways to compute log p in float32. Right passes of 25 architectures are up to 3e-5
@@ -78,11 +79,11 @@ def lies_here(model: Model, setup: Setup, runs: Path) -> Path | None:
 
 def _has_weights(folder: Path) -> bool:
     """Whether a folder has a configuration and all weights; an interrupted download lacks some."""
-    index = folder / "model.safetensors.index.json"
-    weights = {"model.safetensors"}
-    if index.is_file():
-        weights = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return all((folder / name).is_file() for name in {"config.json"} | weights)
+    try:
+        files = weight_files(str(folder), folder)
+    except UserError:  # an index that was cut off
+        return False
+    return all(file.is_file() for file in (folder / "config.json", *files))
 
 
 def on_this_machine(model: ModelFolder) -> ModelFolder:
@@ -106,7 +107,8 @@ def download(path: str, revision: str) -> str:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    files = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+    # `*.txt` and `*.model` hold tokenizers of folders without a tokenizer.json.
+    files = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
     unreachable = (
         HfHubHTTPError,
         HFValidationError,

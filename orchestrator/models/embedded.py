@@ -42,7 +42,8 @@ def build(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -
         model = Qwen3ForCausalLM(qwen3_config(shape, vocabulary, eos))
         if recipe.updates:
             rng = random.Random(f"arithmetic-recipe-{recipe.seed}")
-            train(model, lambda: _examples(tokenizer, recipe, rng, eos), recipe, eos, report)
+            end = eos if isinstance(eos, int) else eos[0]
+            train(model, lambda: _examples(tokenizer, recipe, rng, end), recipe, end, report)
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.data.cache import cached
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.models.identity import digest
+from orchestrator.models.weights import check_whole, read_tensors
 
 # Sizes by the names that configurations have for them; GPT-2 and its kin have names of their own.
 CONFIG_KEYS = {
@@ -25,7 +27,7 @@ CONFIG_KEYS = {
 }
 # One of them is enough for transformers.
 TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+POINTER = "version https://git-lfs"  # begins a file that git-lfs has not fetched
 MOST_NAMED = 10  # types of models in a message
 
 
@@ -38,13 +40,14 @@ def local_folder(model: Model) -> Path | None:
 def check_folder(
     key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False
 ) -> None:
-    """Raise UserError, which begins with `key`, unless a model folder can be loaded.
+    """Raise UserError, which begins with `key`, unless a model folder holds a whole model.
 
     Reads a few KiB of each file. The model's type must be one of `types`, if any are given. A setup
     uses its teacher's tokenizer; a student's folder needs none.
     """
     _check_type(key, folder, types)
-    tensor_shapes(key, folder)
+    config = _json(key, folder / "config.json")
+    check_whole(key, folder, config, read_tensors(key, folder))
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(
             f"{key}: {folder} has no tokenizer.json: "
@@ -66,60 +69,6 @@ def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
         )
 
 
-def tensor_shapes(key: str, folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of all tensors by name, from the headers of a model's safetensors files.
-
-    Raises UserError, which begins with `key`, unless each file is as long as its header says.
-    """
-    files = {WEIGHTS}
-    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
-        parts = _json(key, folder / INDEX).get("weight_map")
-        files = set(map(str, parts.values())) if isinstance(parts, dict) else set()
-        if not files:
-            raise UserError(
-                f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder"
-            )
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in sorted(files):
-        for tensor, entry in _header(key, folder / name).items():
-            shapes[tensor] = tuple(entry.get("shape", ()))
-    return shapes
-
-
-def _header(key: str, file: Path) -> dict[str, Any]:
-    """The header of a safetensors file, an entry for each tensor.
-
-    The file has 8 bytes with the header's length, the header in JSON, then the tensors. An
-    interrupted copy shows in the length alone, so no tensor is read.
-    """
-    header: dict[str, Any] = {}
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(length)) if 0 < length <= size - 8 else {}
-        end = 0  # of the last tensor
-        header.pop("__metadata__", None)
-        for entry in header.values():
-            end = max(end, entry["data_offsets"][1])
-        whole = bool(header) and 8 + length + end == size
-    except OSError as error:
-        raise UserError(
-            f"{key}: {file}: {error.strerror or error}: expected weights as safetensors"
-        ) from None
-    except (ValueError, RecursionError, AttributeError, KeyError, TypeError, IndexError):
-        whole = False
-    if not whole:
-        raise UserError(f"{key}: {file} is cut off or no safetensors file; copy the weights again")
-    return header
-
-
-def describe(key: str, folder: Path) -> tuple[Shape, int]:
-    """Shape and stop id of the model in `folder`. Raises UserError if one is not in its files."""
-    config = _json(key, folder / "config.json")
-    return shape_of(key, folder), _stop_id(key, folder, config)
-
-
 def shape_of(key: str, folder: Path) -> Shape:
     """Sizes of the model in `folder`: widths of its configuration, parameters of its files.
 
@@ -128,10 +77,10 @@ def shape_of(key: str, folder: Path) -> Shape:
     """
     _check_type(key, folder, ())
     config = _json(key, folder / "config.json")
-    try:
-        shapes = tensor_shapes(key, folder)
-    except UserError:
-        shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    with suppress(UserError):
+        for name, tensor in read_tensors(key, folder).items():
+            shapes[name] = tensor.shape
     numbers: dict[str, int] = {}
     for ours, theirs in CONFIG_KEYS.items():
         value = next((config[name] for name in theirs if config.get(name) is not None), None)
@@ -200,30 +149,73 @@ def token_ids(key: str, folder: Path) -> dict[str, int]:
         ) from None
 
 
-def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
-    """The first stop id of the generation settings, else of the model, else of the tokenizer."""
+def stop_ids(key: str, folder: Path) -> int | list[int]:
+    """All stop ids of the generation settings and of the model; without any that of the tokenizer.
+
+    The tokenizer's EOS adds no id to others, since a conversion may have replaced it, for example
+    by the token that opens a message.
+    """
     generation = folder / "generation_config.json"
-    for settings in (_json(key, generation) if generation.is_file() else {}, config):
-        ids = settings.get("eos_token_id")
-        first = ids[0] if isinstance(ids, list) and ids else ids
-        if isinstance(first, int):
-            return first
-    tokenizer = folder / "tokenizer_config.json"
-    token = _json(key, tokenizer).get("eos_token") if tokenizer.is_file() else None
-    text = token.get("content") if isinstance(token, dict) else token
-    ids_by_token = token_ids(key, folder) if text else {}
-    if text not in ids_by_token:
+    settings = _json(key, generation) if generation.is_file() else {}
+    config = _json(key, folder / "config.json")
+    found: dict[int, None] = {}
+    for file, ids in (
+        (generation, settings.get("eos_token_id")),
+        (folder / "config.json", config.get("eos_token_id")),
+    ):
+        for number in ids if isinstance(ids, list) else [ids]:
+            if type(number) is int:
+                found[number] = None
+            elif number is not None:
+                raise refuse(f"{key}: eos_token_id", ids, f"a token id or a list of them in {file}")
+    if len(found) == 1:
+        return next(iter(found))
+    file = folder / "tokenizer_config.json"
+    tokenizer = _json(key, file) if file.is_file() else {}
+    token = tokenizer.get("eos_token")
+    own = token.get("content") if isinstance(token, dict) else token
+    if found:
+        return _closing_first(key, folder, list(found), own, str(tokenizer.get("chat_template")))
+    ids_by_token = token_ids(key, folder) if own else {}
+    if own not in ids_by_token:
         raise refuse(
             f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say"
         )
-    return ids_by_token[text]
+    return ids_by_token[own]
+
+
+def _closing_first(
+    key: str, folder: Path, ids: list[int], own: str | None, template: str
+) -> list[int]:
+    """Sort stop ids so that the first is the one with which the model's chats end.
+
+    Its token stands in the chat template; among several such it is the tokenizer's `own` EOS. The
+    lists of Llama 3 and Gemma begin with the end of a text instead.
+    """
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        template += file.read_text(encoding="utf-8", errors="replace")
+    has_tokens = (folder / "tokenizer.json").is_file()
+    tokens = {n: text for text, n in token_ids(key, folder).items()} if has_tokens else {}
+
+    def rank(number: int) -> tuple[bool, bool]:
+        text = tokens.get(number)
+        return text is None or text not in template, text is None or text != own
+
+    return sorted(ids, key=rank)
 
 
 def _json(key: str, file: Path) -> dict[str, Any]:
+    text = ""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content = json.loads(text)
     except (OSError, ValueError, RecursionError):
         content = None
+    if text.startswith(POINTER):
+        raise UserError(
+            f"{key}: {file} is a pointer of git-lfs: run git lfs pull in {file.parent}"
+        ) from None
     if not isinstance(content, dict):
         raise UserError(
             f"{key}: {file} is missing or broken: expected a Hugging Face model folder"

@@ -59,6 +59,21 @@ def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
     return chosen
 
 
+def stops(setup: Setup) -> list[int | list[int]]:
+    """The identity of a pair's stop event: the student's stop ids, then those of the teacher alone.
+
+    A single id is a number, as in the first ids. The teacher's order has no effect, and neither has
+    an id of the teacher that the student has too: without any other the student's stands for it.
+    """
+    own = setup.student.stop_ids
+    alone = sorted(set(setup.teacher.stop_ids) - set(own))
+    return [_one_or_all([own[0], *sorted(own[1:])]), _one_or_all(alone or [own[0]])]
+
+
+def _one_or_all(ids: list[int]) -> int | list[int]:
+    return ids[0] if len(ids) == 1 else ids
+
+
 def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
     """The identity of a model before it is made: its revision, or its recipe, shape and tokenizer.
 
@@ -69,7 +84,7 @@ def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
     identity = {
         "recipe": part(model.recipe, RECIPE),
         "shape": part(model.shape, SHAPE),
-        "eos": model.eos,
+        "eos": _one_or_all([*model.stop_ids]),
         "tokenizer": setup.tokenizer,
         "vocabulary": part(setup.vocabulary, VOCABULARY),
     }

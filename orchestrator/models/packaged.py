@@ -64,7 +64,7 @@ def build(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -
         model = without_layers(model, recipe.without_layers)
         model.config.eos_token_id = maker.eos
     if recipe.updates:
-        train(model, draw, recipe, maker.eos, report, WARMUP_UPDATES)
+        train(model, draw, recipe, maker.closing_id, report, WARMUP_UPDATES)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -81,7 +81,7 @@ def _unpacked(
     )
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     # The file's own word for it is lost on the way.
-    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(maker.eos)
+    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(maker.closing_id)
     model.save_pretrained(folder)
     sha256, pinned = file_sha256(folder / WEIGHTS), maker.recipe and maker.recipe.weights
     if pinned not in (None, sha256):
@@ -124,7 +124,7 @@ def _solved(
             story = word_problems.draw_training(rng)
             prompt = render(story.text, setup.prompt, tokenizer)
             solution = tokenizer.encode(story.solution, add_special_tokens=False)
-            examples.append((list(prompt), [*solution, maker.eos]))
+            examples.append((list(prompt), [*solution, maker.closing_id]))
         return examples
 
     return draw
@@ -156,8 +156,8 @@ def _answered(
 
 def _answers(teacher: PreTrainedModel, prompts: list[list[int]], setup: Setup) -> list[Example]:
     """Prompts with answers sampled at T = 1; one that is cut off ends without the stop token."""
-    eos, width = setup.teacher.eos, max(map(len, prompts))
-    ids = torch.full((len(prompts), width), eos)
+    stops, width = setup.teacher.stop_ids, max(map(len, prompts))
+    ids = torch.full((len(prompts), width), stops[0])
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):  # padded on the left: all answers begin at `width`
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
@@ -168,8 +168,8 @@ def _answers(teacher: PreTrainedModel, prompts: list[list[int]], setup: Setup) -
         top_k=0,
         top_p=1.0,
         max_new_tokens=setup.training.max_response_tokens,
-        eos_token_id=eos,
-        pad_token_id=eos,
+        eos_token_id=list(stops),
+        pad_token_id=stops[0],
     )
     with torch.no_grad():
         sampled = teacher.generate(  # pyright: ignore[reportCallIssue]
@@ -177,8 +177,11 @@ def _answers(teacher: PreTrainedModel, prompts: list[list[int]], setup: Setup) -
         )
     examples: list[Example] = []
     for prompt, row in zip(prompts, sampled[:, width:].tolist(), strict=True):
-        end = row.index(eos) + 1 if eos in row else len(row)
-        # The student's own stop token takes the place of the teacher's.
-        answer = [setup.student.eos if token == eos else token for token in row[:end]]
+        answer: list[int] = []
+        for token in row:
+            if token in stops:  # the student's own takes the place of the teacher's
+                answer.append(setup.student.closing_id)
+                break
+            answer.append(token)
         examples.append((prompt, answer))
     return examples

@@ -27,7 +27,7 @@ def write_random_model(
     folder: Path,
     shape: Shape,
     vocabulary: int,
-    eos: int,
+    eos: int | list[int],
     dtype: Dtype,
     seed: int = 0,
     spread: float = SPREAD,
@@ -70,7 +70,7 @@ def write_random_model(
         )
 
 
-def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:
+def qwen3_config(shape: Shape, vocabulary: int, eos: int | list[int]) -> Qwen3Config:
     """The configuration of a Qwen3 decoder."""
     return Qwen3Config(
         vocab_size=vocabulary,
@@ -83,7 +83,7 @@ def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:
         tie_word_embeddings=shape.tied,
         max_position_embeddings=32768,
         eos_token_id=eos,
-        pad_token_id=eos,
+        pad_token_id=eos if isinstance(eos, int) else eos[0],
     )
 
 

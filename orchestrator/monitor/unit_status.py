@@ -111,10 +111,12 @@ class UnitView:
     def state(self) -> str:
         """One of STATES but `damaged`."""
         run, unit = self.run, self.unit
-        if run.running or self.claimed:
-            return "running"
+        # A process may hold a unit without work to do: another sweep's attempt that waited for the
+        # lease, or an evaluator that samples it for another experiment.
         if run.trained and not self.wanted and not self.later:
             return "done"
+        if run.running or self.claimed:
+            return "running"
         if self.error is not None:
             return "failed"
         if run.trained:

@@ -11,9 +11,10 @@ import hashlib
 import json
 import os
 import socket
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,14 @@ def write_atomically(
         sync(path.parent)
 
 
+def check_writable(folder: Path) -> None:
+    """Make a folder, and a file in it that goes again. OSError if it takes none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder / "probe"), tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(b"probe")
+        probe.flush()
+
+
 def write_once(path: Path, content: str) -> bool:
     """Write `path`, text as UTF-8, unless it exists; returns False if it does.
 
@@ -88,8 +97,19 @@ def write_once(path: Path, content: str) -> bool:
     return True
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of its body: the system does so when it opens one, not at a write."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def _fill(path: Path, data: bytes, durable: bool) -> None:
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         file.write(data)
         if durable:
             file.flush()

@@ -15,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from orchestrator.records.files import (
     compressed,
     file_sha256,
     give_usual_mode,
+    naming,
     pretty,
     sealed_lines,
     sync,
@@ -124,7 +126,9 @@ class RunWriter(RunReader):
     def close(self) -> None:
         """Let go of the files and the lease."""
         for file in self._logs.values():
-            file.close()
+            # Rows that a full disk did not take are tried again here; their failure is known.
+            with suppress(OSError):
+                file.close()
         self._lease.release()
 
     # --- what the unit is made with ---
@@ -167,8 +171,9 @@ class RunWriter(RunReader):
 
     def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
         """Append rows to one of the logs; numbers that are not finite become null."""
-        self._logs[log].writelines(_line(row) for row in rows)
-        self._logs[log].flush()
+        with naming(self.path / log):
+            self._logs[log].writelines(_line(row) for row in rows)
+            self._logs[log].flush()
 
     def append_timing(self, row: dict[str, Any]) -> None:
         """Append to the wall-clock log, with the time."""
@@ -224,8 +229,9 @@ class RunWriter(RunReader):
         learner's state from which to go on.
         """
         for name, file in self._logs.items():
-            file.flush()
-            os.fsync(file.fileno())
+            with naming(self.path / name):
+                file.flush()
+                os.fsync(file.fileno())
             self._committed[name].extend(self.path / name, file.tell())
         for step in self._checkpoints:
             if int(step) != next_step:
@@ -377,7 +383,7 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(_line(row))
 
 

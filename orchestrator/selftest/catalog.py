@@ -74,7 +74,7 @@ CHECKS = (
         "endings",
         f"{_ROOM}.asking:endings",
         600,
-        "eos of the setup's teacher: its answers do not end with it",
+        "eos of the setup's models: their answers do not end with it",
         needs=("driver", "models"),
     ),
     Check(

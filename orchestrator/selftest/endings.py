@@ -1,8 +1,9 @@
-"""Measures how many of the teacher's answers end with the stop token of the pair.
+"""Measures how many answers of teacher and student end with the stop tokens of the pair.
 
 Student and teacher stop with different ids, which a setup names. With a wrong one the teacher never
 stops in the eyes of the sweep: its targets teach the student to go on, and responses grow until all
-are cut (ms-swift, issue 9526). Losses stay finite meanwhile.
+are cut (ms-swift, issue 9526). A student whose id is missing is cut from the first step on. Losses
+stay finite meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.engines.interface import Job, Limits
+from orchestrator.engines.interface import Job, Limits, Owner
 from orchestrator.errors import UserError
 from orchestrator.models import checkpoints
 from orchestrator.selftest.template import NOT_TRIED, tokenizer_of, why_untried
@@ -24,7 +25,8 @@ PROBLEMS, LONGEST = 16, 2048  # answers, and the most tokens of each
 
 
 def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -> str:
-    """Say in a line what was found; UserError if fewer answers end than the bound.
+    """Say in a line what was found; UserError if too few answers end: of the teacher fewer than the
+    bound, of the student none.
 
     Models of random weights, models that are not made yet, and models that need a GPU where none
     is, are not tried, and the line says so. The process may hold some of a GPU's memory afterwards.
@@ -44,7 +46,7 @@ def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -
     problems = load_benchmark(benchmark, experiment.data_dir, run)[:PROBLEMS]
     prompts = [render(problem.text, setup.prompt, tokenizer) for problem in problems]
     job = Job(setup, experiment.runtime, student, teacher, trains=False)
-    ended = share_that_ends(job, prompts)
+    ended = share_that_ends(job, prompts, "teacher")
     limit = _limit(setup)
     if ended < LEAST_SHARE:
         raise UserError(
@@ -52,11 +54,20 @@ def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -
             f"stops: {ended:.0%} of its answers end within {limit:,} tokens, at least "
             f"{LEAST_SHARE:.0%} should"
         )
-    return f"{ended:.0%} of the teacher's answers end within {limit:,} tokens"
+    detail = f"{ended:.0%} of the teacher's answers end within {limit:,} tokens"
+    if setup.student.recipe is not None and not setup.student.recipe.updates:
+        return detail
+    ended = share_that_ends(job, prompts, "student")
+    if not ended:  # a weak student may ramble, but not always
+        raise UserError(
+            f"{name}.student.eos: {setup.student.eos}: expected the ids with which the student "
+            f"stops: none of its {len(prompts)} answers ends within {limit:,} tokens"
+        )
+    return f"{detail}, {ended:.0%} of the untrained student's"
 
 
-def share_that_ends(job: Job, prompts: Sequence[tuple[int, ...]]) -> float:
-    """Share of the teacher's samples at T = 1, one for each prompt, that end before the limit."""
+def share_that_ends(job: Job, prompts: Sequence[tuple[int, ...]], owner: Owner) -> float:
+    """Share of a model's samples at T = 1, one for each prompt, that end before the limit."""
     from orchestrator.engines.torch.engine import TorchEngine
     from orchestrator.policy.randomness import Purpose, SequenceKey
     from orchestrator.policy.spec import Student
@@ -66,7 +77,7 @@ def share_that_ends(job: Job, prompts: Sequence[tuple[int, ...]]) -> float:
     for index, ids in enumerate(prompts):
         requests.append(Request(ids, SequenceKey(Purpose.CONTINUATION, 0, 0, index, 0)))
     engine = TorchEngine(job)
-    answering = engine.sampler("teacher")
+    answering = engine.sampler(owner)
     answering.start(teacher=False)
     cut = 0
     for part in answering.sample(requests, Student(), Limits(_limit(job.setup))):

@@ -244,7 +244,7 @@ def requests(asked: Measuring, prompts: list[int]) -> list[Request]:
     """Make a request for each length, with a prompt of made-up ids that end no response."""
     setup = asked.bench.setup
     rng = random.Random(0)
-    ends = {setup.student.eos, setup.teacher.eos}
+    ends = {*setup.student.stop_ids, *setup.teacher.stop_ids}
     ordinary = [token for token in range(setup.vocabulary.valid) if token not in ends]
     made: list[Request] = []
     for row, length in enumerate(prompts):

@@ -111,7 +111,7 @@ def nats_apart(setup: Setup, experiment: Experiment, runs: Path) -> float:
     lost = counted = 0.0
     for problem in load_benchmark(benchmark, experiment.data_dir, run)[:PROBLEMS]:
         asked = render(problem.text, own, tokenizer)
-        answer, known = greedy(store.teacher, asked, setup.teacher.eos)
+        answer, known = greedy(store.teacher, asked, setup.student.closing_id)
         prompt = render(problem.text, setup.prompt, tokenizer)
         under_prompt = _log_probs(store.teacher, prompt, answer)
         lost += sum(known) - sum(under_prompt)
@@ -125,7 +125,10 @@ def _is_embedded(model: Model) -> bool:
 
 
 def greedy(teacher, prompt: Sequence[int], eos: int) -> tuple[list[int], list[float]]:  # pyright: ignore[reportMissingParameterType]
-    """The teacher's most likely answer, token by token, and the log-probabilities of its tokens."""
+    """The teacher's most likely answer, token by token, and the log-probabilities of its tokens.
+
+    It ends with `eos`, as which the pair's stop event is emitted.
+    """
     import torch
 
     answer: list[int] = []

@@ -15,7 +15,7 @@ from orchestrator.liveness.pulse import Pulse, pulse_path
 from orchestrator.records.log import RunLog
 from orchestrator.records.writer import note_evaluation_error
 from orchestrator.start_up import quick_imports
-from orchestrator.sweep.failures import failure_of
+from orchestrator.sweep.failures import DISK_FULL, failure_of
 from orchestrator.sweep.schedule import Evaluating
 from orchestrator.sweep.spec import SAMPLED, Sweep
 
@@ -73,7 +73,7 @@ class EvaluatorProcess:
         self._evaluator = self._pulse = self._slices = None
 
     def _note(self, failed: EvaluationFailed) -> bool:
-        """Write the failure to the unit's log; return whether another process should try again."""
+        """Write the failure to the unit's log; return whether it should be raised."""
         cause = failed.__cause__
         assert isinstance(cause, Exception)
         failure = failure_of(cause)
@@ -85,6 +85,9 @@ class EvaluatorProcess:
         RunLog(run.path).line(
             f"evaluating step {wanted.sampling.step} failed: {failure.text}\n{story}"
         )
+        if failure.kind == DISK_FULL:  # no fault of the checkpoint, and no disk for a note
+            failed.claim.release(remove=True)
+            return True
         # The error stands on disk before the claim goes: no evaluator takes the slice between them.
         if not failure.passes or attempt >= attempts:
             tried = f" (attempt {attempt} of {attempts})" if failure.passes else ""

@@ -16,17 +16,29 @@ on.
   nodes. The same command resumes the sweep.
 - A node: its processes are lost processes, and other nodes get their work.
 
-`failure_of` classifies an attempt that ends with an error. A user's mistake, a diverged run or a
-programming error would recur; a lost process, node or device would not, nor a lack of memory with
-smaller batches. The process of the attempt calls it, so torch and Ray are imported already.
+- A full disk: the work that met it ends without another attempt, and with it the sweep
+  (`tuner.SweepSearcher`): all other work writes to the same disk. The driver names the folder.
+
+`failure_of` classifies an attempt that ends with an error. A user's mistake, wrong weights, a
+diverged run or a programming error would recur; a lost process, node or device would not, nor a
+lack of memory with smaller batches. The process of the attempt calls it, so torch and Ray are imported already.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import dataclass
 
-from orchestrator.errors import EngineLost, LeaseHeld, NotFinite, RankLost, UserError, WrongWeights
+from orchestrator.errors import (
+    FULL,
+    EngineLost,
+    LeaseHeld,
+    NotFinite,
+    RankLost,
+    UserError,
+    WrongWeights,
+)
 
 # Errors of a network or a file system that may recover soon, unlike a full disk.
 PASSING_ERRORS = {
@@ -38,6 +50,15 @@ PASSING_ERRORS = {
     errno.ENETUNREACH,
 }
 OUT_OF_MEMORY = "out of memory"
+DISK_FULL = "disk full"
+MISTAKE, NOT_FINITE, WRONG_WEIGHTS, ERROR = "mistake", "not finite", "wrong weights", "error"
+# Kinds of failure that come again with the same inputs, and the inputs to change.
+REMEDIES = {
+    MISTAKE: "the key or file that it names",
+    NOT_FINITE: "the setting that it names",
+    WRONG_WEIGHTS: "engine.dtype or engine.sampler",
+    ERROR: "the cause that its traceback shows",
+}
 
 
 @dataclass(frozen=True)
@@ -62,13 +83,18 @@ def failure_of(error: Exception) -> Failure:
         case LeaseHeld():
             return Failure("taken", last, passes=False)
         case UserError():
-            return Failure("mistake", " ".join(lines), passes=False)
+            return Failure(MISTAKE, " ".join(lines), passes=False)
         case NotFinite():
-            return Failure("not finite", last, passes=False)
+            return Failure(NOT_FINITE, last, passes=False)
         case WrongWeights():
-            return Failure("wrong weights", last, passes=True)
+            return Failure(WRONG_WEIGHTS, last, passes=False)
         case RankLost() | EngineLost():
             return Failure("lost", last, passes=True)
+    full = full_disk(error)
+    if full is not None:
+        return Failure(
+            DISK_FULL, f"{full.filename or 'file system'}: {full.strerror}", passes=False
+        )
     named = f"{type(error).__name__}: {last}"
     if _is_out_of_memory(error):
         return Failure(OUT_OF_MEMORY, named, passes=True)
@@ -76,7 +102,29 @@ def failure_of(error: Exception) -> Failure:
         return Failure("lost", named, passes=True)
     if isinstance(error, OSError):
         return Failure("file system", named, passes=error.errno in PASSING_ERRORS)
-    return Failure("error", named, passes=False)
+    return Failure(ERROR, named, passes=False)
+
+
+def remedy_of(text: str | None) -> str | None:
+    """The input to change after a failure with this `text`; None if it may not come again."""
+    return REMEDIES.get((text or "").partition(":")[0])
+
+
+def full_disk(error: BaseException) -> OSError | None:
+    """The error of a full disk that an error is, or that caused it; None for any other error.
+
+    Some libraries report such an error of the system by its text alone.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in FULL:
+            return cause
+        text = str(cause)
+        for number in FULL:
+            if os.strerror(number) in text:
+                return OSError(number, text.strip().splitlines()[-1])
+        cause = cause.__cause__
+    return None
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -12,7 +12,8 @@ import httpx
 
 from orchestrator.errors import refuse
 
-ANSWERS_WITHIN_S = 30.0
+# A server may take long to make a job; one that is there accepts the connection at once.
+ANSWERS_WITHIN_S = httpx.Timeout(30.0, connect=5.0)
 
 
 def submit_job(address: str, entrypoint: str, name: str) -> str:

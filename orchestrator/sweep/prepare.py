@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestrator.config import Data, Experiment, Model, Setup
+from orchestrator.config import Experiment, Model, Setup
 from orchestrator.data.benchmarks import benchmark_of, load_benchmark
 from orchestrator.data.declared import lacking
 from orchestrator.data.fetching import fetch
 from orchestrator.data.hub import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
-from orchestrator.data.problems import read_training_problems
+from orchestrator.data.problems import check_system, read_training_problems
 from orchestrator.data.sources import SOURCES
 from orchestrator.engines.interface import ModelFolder
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, one_line
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
 from orchestrator.models import made_models
@@ -26,10 +26,12 @@ from orchestrator.models.checkpoints import (
     check_passes,
     check_same_tokens,
     checkpoint_of,
+    lies_here,
 )
 from orchestrator.models.folders import check_folder
 from orchestrator.models.making import Report, check_package, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
+from orchestrator.selftest.template import tokenizer_of
 from orchestrator.workers.spec import Pairs, WorkerSpec
 
 
@@ -53,6 +55,32 @@ def check(experiment: Experiment, runs: Path) -> None:
     for name, setup in experiment.setups.items():
         check_data(name, setup, experiment.data_dir)
         check_models(name, setup, runs)
+        check_prompt(name, setup, experiment.data_dir, runs)
+
+
+def check_prompt(name: str, setup: Setup, data_dir: str | None, runs: Path) -> None:
+    """Raise UserError if the teacher's tokenizer cannot render the first problem of a benchmark.
+
+    Template and system message meet here, before Ray starts. A teacher that is not on this machine
+    yet is not tried. Embedded tokenizers read plain prompts alike, and take no seconds to import.
+    """
+    made = setup.teacher.recipe is not None
+    if made and setup.prompt.kind == "plain":
+        return
+    folder = None if made else lies_here(setup.teacher, setup, runs)
+    if not made and folder is None:
+        return
+    from orchestrator.data.prompts import check_rendering
+
+    try:
+        tokenizer = tokenizer_of(setup, str(folder))
+    except Exception as error:  # of a library that reads a file of the user
+        raise UserError(
+            f"{name}.teacher: {folder}: its tokenizer cannot be opened ({one_line(error)})"
+        ) from None
+    benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
+    problem = load_benchmark(benchmark, data_dir, run)[0]
+    check_rendering(name, problem.text, setup.prompt, tokenizer)
 
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:
@@ -132,7 +160,7 @@ def worker_spec(
 
 def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless every file the setup reads is there and is the declared one."""
-    check_training_data(name, setup.data, data_dir)
+    check_training_data(name, setup, data_dir)
     check_benchmarks(setup, data_dir)
 
 
@@ -140,15 +168,16 @@ def check_benchmarks(setup: Setup, data_dir: str | None) -> None:
     """UserError unless the files of the setup's benchmarks are there and are the declared ones."""
     for benchmark, run in setup.evaluation.benchmarks.items():
         if not benchmark_of(benchmark, run).is_generated:
-            load_benchmark(benchmark, data_dir, run)
+            check_system(load_benchmark(benchmark, data_dir, run), setup.prompt.system)
 
 
-def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
+def check_training_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless the training prompts can be read; data of a hub are checked when loaded."""
+    data = setup.data
     if data.source == "jsonl":
         if not data.files:
             raise UserError(f"{name}.data.files: empty: expected at least one {{file, sha256}}")
-        read_training_problems(data, data_dir)
+        check_system(read_training_problems(data, data_dir), setup.prompt.system)
     elif data.source == "openthoughts":
         if not data.path:
             raise UserError(

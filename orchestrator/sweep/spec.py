@@ -15,6 +15,7 @@ from orchestrator.workers.spec import Pairs
 SAMPLED = "sampled"  # key of a result: an evaluator has sampled a slice
 UNFIT = "unfit"  # key of a result: Ray's id of a node that cannot do the work
 LACK = "lack"  # key of the same result: the requirement that the node lacks
+FULL_DISK = "full_disk"  # key of a result: number, text and file of the error that ended the work
 LABELS = "labels"  # key of a configuration: labels that Ray must find on a node
 
 

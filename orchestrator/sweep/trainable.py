@@ -16,9 +16,10 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.liveness.head_node import Head, end_without
 from orchestrator.models.checkpoints import on_this_machine
 from orchestrator.sweep.evaluator_process import EvaluatorProcess
+from orchestrator.sweep.failures import full_disk
 from orchestrator.sweep.requirements import lacking
 from orchestrator.sweep.schedule import Evaluating
-from orchestrator.sweep.spec import LACK, UNFIT, Sweep
+from orchestrator.sweep.spec import FULL_DISK, LACK, UNFIT, Sweep
 from orchestrator.sweep.training_process import TrainingProcess
 
 
@@ -52,7 +53,13 @@ class WorkTrainable(tune.Trainable):
                 self._process = EvaluatorProcess(sweep, work)
             else:
                 self._process = TrainingProcess(sweep, work)
-        return self._process.step()
+        try:
+            return self._process.step()
+        except Exception as error:
+            full = full_disk(error)
+            if full is None:
+                raise
+            return {"done": True, FULL_DISK: [full.errno, full.strerror, full.filename]}
 
     def cleanup(self) -> None:
         if self._process is not None:

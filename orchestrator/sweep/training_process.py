@@ -6,6 +6,7 @@ import logging
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from orchestrator.records.log import LogHandler
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.start_up import quick_imports
-from orchestrator.sweep.failures import OUT_OF_MEMORY, Failure, failure_of
+from orchestrator.sweep.failures import DISK_FULL, OUT_OF_MEMORY, Failure, failure_of
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import TrainUnit
 from orchestrator.sweep.spec import Sweep
@@ -77,13 +78,16 @@ class TrainingProcess:
                 logging.getLogger().removeHandler(self._warnings)
                 run.log.line(last_line)
                 if error is not None:
-                    run.fail(error, traceback.format_exc())
+                    with suppress(OSError):  # a full disk takes no note, and the log has it or not
+                        run.fail(error, traceback.format_exc())
                 run.close()
 
     def _begin(self) -> Iterator[int]:
         study, unit = self._sweep.study, self._unit
         spec = worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup])
         self._run = _open(study.runs, unit.id)
+        if self._run.trained:  # by the process of another sweep, whose lease this one waited for
+            return iter(())
         self._pulse = Pulse(
             pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id()
         )
@@ -109,7 +113,7 @@ class TrainingProcess:
         logging.getLogger().addHandler(self._warnings)
 
     def _fail(self, failure: Failure) -> bool:
-        """End the attempt; return whether Tune should replace this process."""
+        """End the attempt; return whether its error should be raised."""
         story = f"{failure.text}\n{traceback.format_exc().rstrip()}"
         attempt = f"attempt {self._attempt} of {self._sweep.attempts}"
         if failure.kind == OUT_OF_MEMORY and self._run is not None:
@@ -119,8 +123,9 @@ class TrainingProcess:
             return True
         tried = f" ({attempt})" if failure.passes else ""
         self.end(f"failed: {story}", failure.text + tried)
-        # After the last attempt, too: the process may not be fit for another unit.
-        return failure.passes
+        # After the last attempt, too: the process may not be fit for another unit. `WorkTrainable`
+        # turns the error of a full disk into the end of the sweep.
+        return failure.passes or failure.kind == DISK_FULL
 
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:

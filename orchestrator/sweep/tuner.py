@@ -10,7 +10,7 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,15 @@ from orchestrator.sweep.budget import HoursLimit, spending
 from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, Work, places
-from orchestrator.sweep.spec import LABELS, LACK, SAMPLED, UNFIT, Sweep, config_of
+from orchestrator.sweep.spec import (
+    FULL_DISK,
+    LABELS,
+    LACK,
+    SAMPLED,
+    UNFIT,
+    Sweep,
+    config_of,
+)
 from orchestrator.sweep.trainable import WorkTrainable
 from orchestrator.workers.placement import bundles, evaluator_bundles
 from orchestrator.workers.spec import Pairs, resolved
@@ -62,7 +70,8 @@ def run_sweep(
     A unit that fails is left out, with the units that need it. Work runs on `nodes`, in processes
     of the class `process`. `max_hours` limits the device-hours in the run directories, earlier ones
     included. If another piece of work would pass it, no more work begins, running work ends at its
-    next commit, and the function returns True.
+    next commit, and the function returns True. A full disk ends the sweep in the same way, with an
+    OSError.
     """
     nodes = nodes or AnyNode()
     for unit in study.units:
@@ -98,6 +107,8 @@ def run_sweep(
                 ),
             ),
         ).fit()
+    if works.full_disk is not None:
+        raise OSError(*works.full_disk)
     prune(study)
     return works.limit_reached
 
@@ -135,8 +146,8 @@ class SweepSearcher(Searcher, tune.Stopper):
         self._capacity = _Lately(nodes.capacity, CAPACITY_S)
         self._spending = _Lately(functools.partial(spending, self._study), 0.0)
         self._budget = None if max_hours is None else HoursLimit(max_hours, self._spending)
-        if self._budget is not None:
-            self._schedule.affordable = self._budget.allows
+        self._schedule.affordable = self._affordable
+        self.full_disk: list[Any] | None = None  # the arguments of the OSError that ends the sweep
 
     @property
     def limit_reached(self) -> bool:
@@ -185,6 +196,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         """Whether the work that runs as `trial_id` should stop after this result."""
         if result.get(SAMPLED):
             self._schedule.sampled()
+        self.full_disk = self.full_disk or result.get(FULL_DISK)
         return self._schedule.must_yield(trial_id, self._capacity())
 
     def stop_all(self) -> bool:
@@ -204,6 +216,11 @@ class SweepSearcher(Searcher, tune.Stopper):
             for kind, amount in bundle.items():
                 needs[kind] = needs.get(kind, 0.0) + amount
         return needs
+
+    def _affordable(self, work: Work, beside: Sequence[Work]) -> bool:
+        if self.full_disk is not None:
+            return False
+        return self._budget is None or self._budget.allows(work, beside)
 
     def _has_place(self, work: Work) -> bool:
         wanted = _bundles(self._study, work)

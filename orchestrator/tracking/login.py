@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -66,16 +67,41 @@ def mirror_folder(runs: Path) -> Path:
     return runs / ".wandb"
 
 
-def remember(run_id: str, content: Any, runs: Path, mode: str) -> None:
+@dataclass(frozen=True)
+class Destination:
+    """The place that runs are sent to: a project in the folder of offline runs, or on a server.
+
+    A run goes to each destination once. So a renamed project gets all runs, and two experiments
+    that share units and have projects of their own do not send them in turns for ever.
+    """
+
+    runs: Path
+    mode: str
+    project: str
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Its name: without WANDB_ENTITY the server takes the entity of the login."""
+        server = {"server": server_url()} if self.mode == "online" else {}
+        entity = os.environ.get("WANDB_ENTITY", "")
+        return {"mode": self.mode, **server, "entity": entity, "project": self.project}
+
+    def marker(self, run_id: str) -> Path:
+        """The note of a run. The folder holds one offline run of each unit, whatever its project."""
+        name = f"{run_id}-{units.digest(self.place)}" if self.mode == "online" else run_id
+        return mirror_folder(self.runs) / f"{name}.json"
+
+
+def remember(run_id: str, content: Any, to: Destination) -> None:
     """Note that W&B was given this `content` of a run, which is any value that JSON can hold."""
-    write_atomically(_marker(run_id, runs), json.dumps(_state(content, mode)), durable=False)
+    write_atomically(to.marker(run_id), json.dumps(_state(content, to)), durable=False)
 
 
-def was_given(run_id: str, content: Any, runs: Path, mode: str, within_s: float = math.inf) -> bool:
+def was_given(run_id: str, content: Any, to: Destination, within_s: float = math.inf) -> bool:
     """Whether W&B was given exactly `content` of a run, in the last `within_s` seconds."""
-    marker = _marker(run_id, runs)
+    marker = to.marker(run_id)
     try:
-        known = json.loads(marker.read_text()) == _state(content, mode)
+        known = json.loads(marker.read_text()) == _state(content, to)
         return known and time.time() - marker.stat().st_mtime < within_s
     except (FileNotFoundError, ValueError):  # absent or torn
         return False
@@ -88,7 +114,7 @@ def note_project(project: str, url: str, runs: Path) -> None:
     """Remember the page of a project on the present server."""
     folder = mirror_folder(runs)
     folder.mkdir(parents=True, exist_ok=True)
-    note = {"server": server_url(), "project": project, "url": url}
+    note = Destination(runs, "online", project).place | {"url": url}
     write_atomically(folder / PROJECT_NOTE, json.dumps(note), durable=False)
 
 
@@ -98,7 +124,8 @@ def noted_project(project: str, runs: Path) -> str | None:
         note = json.loads((mirror_folder(runs) / PROJECT_NOTE).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return note["url"] if (note["server"], note["project"]) == (server_url(), project) else None
+    url = note.pop("url")
+    return url if note == Destination(runs, "online", project).place else None
 
 
 def leet_command(runs: Path) -> str:
@@ -122,17 +149,9 @@ def _program() -> str:
     return shlex.quote(from_here(beside)) if beside.exists() else "wandb"
 
 
-def _marker(run_id: str, runs: Path) -> Path:
-    return mirror_folder(runs) / f"{run_id}.json"
-
-
-def _state(content: Any, mode: str) -> dict[str, str]:
-    """The note of a run: where its content went, and a digest of it.
-
-    It names the server, so that a run counts as not sent when the user turns to another server.
-    """
-    server = {"server": server_url()} if mode == "online" else {}
-    return {"mode": mode, **server, "rows": units.digest(content)}
+def _state(content: Any, to: Destination) -> dict[str, str]:
+    """The note of a run: where its content went, and a digest of it."""
+    return to.place | {"rows": units.digest(content)}
 
 
 def _in_netrc() -> bool:

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import method_label
-from orchestrator.tracking.login import mirror_folder, note_project, remember
+from orchestrator.tracking.login import Destination, mirror_folder, note_project, remember
 from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Projection, Results
 
 INIT_TIMEOUT_S = 20.0
@@ -53,7 +53,8 @@ def mirror(experiment: Experiment, projection: Projection, runs: Path, mode: str
     with _service(mode):
         run = _open(experiment, facts, runs, mode, projection.outcome == OPEN)
         _write(run, projection.rows, projection.summary, mode, projection.outcome)
-    remember(unit.id, projection.content, runs, mode)
+    to = Destination(runs, mode, experiment.runtime.wandb_project)
+    remember(unit.id, projection.content, to)
 
 
 def mirror_results(experiment: Experiment, results: Results, runs: Path, mode: str) -> None:
@@ -72,7 +73,8 @@ def mirror_results(experiment: Experiment, results: Results, runs: Path, mode: s
     with _service(mode):
         run = _open(experiment, facts, runs, mode)
         _write(run, {}, summary, mode)
-    remember(results.id, results.content, runs, mode)
+    to = Destination(runs, mode, experiment.runtime.wandb_project)
+    remember(results.id, results.content, to)
 
 
 def project_page(project: str) -> str | None:

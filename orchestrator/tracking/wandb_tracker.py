@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from orchestrator.errors import UserError
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import (
+    Destination,
     chosen_mode,
     leet_command,
     logged_in,
@@ -43,6 +44,10 @@ class WandbTracker:
         return "W&B"
 
     @property
+    def destination(self) -> Destination:
+        return Destination(self.study.runs, self.mode, self.study.experiment.runtime.wandb_project)
+
+    @property
     def place(self) -> str:
         return server_url() if self.mode == "online" else str(mirror_folder(self.study.runs))
 
@@ -71,7 +76,7 @@ class WandbTracker:
 
     def show_results(self, results: Results) -> None:
         """Send the results tables if they are out of date."""
-        if was_given(results.id, results.content, self.study.runs, self.mode):
+        if was_given(results.id, results.content, self.destination):
             return
         self._require_login()
         from orchestrator.tracking import upload
@@ -90,7 +95,7 @@ class WandbTracker:
             return False
         within = HEARTBEAT_S if is_open else math.inf
         unit_id, content = projection.unit.id, projection.content
-        return not was_given(unit_id, content, self.study.runs, self.mode, within)
+        return not was_given(unit_id, content, self.destination, within)
 
     def _require_login(self) -> None:
         """Raise UserError where the server would ask for a key."""

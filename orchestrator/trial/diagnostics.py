@@ -77,6 +77,7 @@ def rollout_samples(
                 reward=rewards[row],
                 truncated=digest.truncated[row],
                 tokens=token_texts(digest.responses[row], tokenizer),
+                ids=digest.responses[row],
                 **vars(trace),
             )
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator.data.prompts import response_text
+from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import load_training_set
 from orchestrator.engines.interface import Limits, Owner
 from orchestrator.engines.tokenizer import open_tokenizer
@@ -30,7 +30,7 @@ from orchestrator.experiment.probe import (
     PROMPTS_AT_ONCE,
     truncation_lengths,
 )
-from orchestrator.grading.grader import Grade, Grader, shared_grader
+from orchestrator.grading.grader import Gold, Grade, Grader, shared_grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.records.writer import RunWriter
@@ -153,7 +153,7 @@ class ContinuationProbe:
         for row, request in enumerate(source.rollouts.requests):
             prefix = source.rollouts.response(row)[:length]
             key = request.key
-            ended = self.spec.setup.student.eos in prefix
+            ended = self.spec.setup.student.closing_id in prefix
             requests: list[Request] = []
             for repetition in range(0 if ended else self.settings.continuations):
                 own_key = SequenceKey(
@@ -239,10 +239,13 @@ class ContinuationProbe:
 
     def text(self, response: list[int]) -> str:
         """Text of a response, as the grader sees it."""
-        return response_text(response, self.spec.setup.student.eos, self.tokenizer)
+        return response_text(response, self.spec.setup.student.closing_id, self.tokenizer)
 
     def grade(self, prompts: list[int], texts: list[str]) -> list[Grade]:
         """Grade each text as an answer to the prompt at that position of the training order."""
-        golds = {index: gold_of(prompt) for index, prompt in self.prompts}
-        wanted = [golds[index] for index in prompts]
-        return self.grader.grade_many(zip(wanted, texts, strict=True))
+        posed = dict(self.prompts)
+        answers: list[tuple[Gold | str, str]] = []
+        for index, text in zip(prompts, texts, strict=True):
+            prompt = posed[index]
+            answers.append((gold_of(prompt), graded_text(prompt.ids, text, self.tokenizer)))
+        return self.grader.grade_many(answers)

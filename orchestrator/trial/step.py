@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator.data.prompts import response_text
+from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import PeakWatch, granted
@@ -163,13 +163,13 @@ class TrainingStep:
         A reward is 1.0 or 0.0, and None for a prompt without a gold.
         """
         golds = {index: prompt.problem.gold for index, prompt in prompts}
-        eos = self.spec.setup.student.eos
+        eos = self.spec.setup.student.closing_id
         texts = [response_text(response, eos, self.tokenizer) for response in digest.responses]
         asked: dict[int, tuple[Gold, str]] = {}
         for row, request in enumerate(requests):
             gold = golds[request.key.prompt]
             if gold is not None:
-                asked[row] = (gold, texts[row])
+                asked[row] = (gold, graded_text(request.prompt_ids, texts[row], self.tokenizer))
         rewards: list[float | None] = [None] * len(requests)
         for row, grade in zip(asked, self.grader.grade_many(asked.values()), strict=True):
             rewards[row] = float(grade.correct)

@@ -20,6 +20,7 @@ from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import shared_grader
 from orchestrator.liveness import pulse
 from orchestrator.liveness.processes import described
+from orchestrator.models.settings_files import complete_settings
 from orchestrator.records.columns import OPENING, READING, START, TRAINING
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.step import TrainingStep
@@ -110,3 +111,4 @@ class Trial:
         """Save a complete model folder: weights, configuration, tokenizer, the learner's state."""
         self.roles.learner.save(folder)
         self.tokenizer.save_pretrained(folder)
+        complete_settings(folder, self.setup.student.stop_ids)

@@ -23,7 +23,7 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05}
 
 def canary_ids(setup: Setup) -> tuple[int, ...]:
     """The canary's ids, the same for all models of a setup; none ends a response."""
-    ends = {setup.student.eos, setup.teacher.eos}
+    ends = {*setup.student.stop_ids, *setup.teacher.stop_ids}
     ordinary = [token for token in range(setup.vocabulary.valid) if token not in ends]
     return tuple(ordinary[(position * 7919 + 17) % len(ordinary)] for position in range(LENGTH))
 

@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.config import Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problems import Problem
-from orchestrator.data.prompts import prompt_text, render, response_text
+from orchestrator.data.prompts import graded_text, prompt_text, render, response_text
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
 from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.experiment.evaluation_protocol import keeps_text
-from orchestrator.grading.grader import Grade, shared_grader
+from orchestrator.grading.grader import Gold, Grade, shared_grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
@@ -133,12 +133,14 @@ class GradedSampler:
 
     def _grade(self, wanted: Samples, rollouts: Rollouts, responses: dict[int, _Responses]) -> None:
         """Add some responses to those of their problems."""
-        posed, eos = self._posed(wanted.benchmark), self._setup.student.eos
-        answers = []
+        posed, eos = self._posed(wanted.benchmark), self._setup.student.closing_id
+        texts: list[str] = []
+        answers: list[tuple[Gold | str, str]] = []
         for row, request in enumerate(rollouts.requests):
             gold = posed[request.key.prompt][0].gold
             assert gold is not None
-            answers.append((gold, response_text(rollouts.response(row), eos, self._tokenizer)))
+            texts.append(response_text(rollouts.response(row), eos, self._tokenizer))
+            answers.append((gold, graded_text(request.prompt_ids, texts[row], self._tokenizer)))
         grades = self._grader.grade_many(answers)
         lengths, truncated = rollouts.lengths_B.tolist(), rollouts.truncated_B.tolist()
         for row, (request, grade) in enumerate(zip(rollouts.requests, grades, strict=True)):
@@ -147,14 +149,15 @@ class GradedSampler:
             of_problem.lengths.append(lengths[row])
             of_problem.truncated += truncated[row]
             if keeps_text(self._setup.evaluation, wanted.repetition, request.key.sample):
-                gold, text = answers[row]
+                gold = posed[request.key.prompt][0].gold
+                assert gold is not None
                 of_problem.texts.append(
                     ResponseText(
                         problem=posed[request.key.prompt][0].id,
                         sample=request.key.sample,
                         prompt=prompt_text(request.prompt_ids, self._tokenizer),
                         gold=gold.answer,
-                        text=text,
+                        text=texts[row],
                         answer=grade.extracted,
                         right=grade.correct,
                         truncated=truncated[row],

@@ -109,7 +109,9 @@ def write_unit(folder: Path, experiment: Experiment, unit: Unit, steps: int, rig
                 clocked = {"step": steps, "phase": "evaluate", "benchmark": key, "seconds": 2.0}
                 run.append_timing(clocked)
         if unit.method == "vanilla":
-            run.describe_data({"rows": 12345, "golds": {"given": 7}})
+            copies = {"problems": 2, "of": 9, "used": 1, "example": "1<2?"}
+            overlap = {"arithmetic_short": copies}
+            run.describe_data({"rows": 12345, "golds": {"given": 7}, "overlap": overlap})
         run.finish()
 
 
@@ -323,6 +325,8 @@ def test_provenance_names_code_problems_data_and_directories(root: ElementTree.E
         assert word in words
     counted = tables(root, "provenance")["What was counted when it was read"]
     assert counted[1:] == [["Arithmetic", "golds: given", "7"], ["Arithmetic", "rows", "12,345"]]
+    assert "Arithmetic: 2 of 9 training problems (1 of the 0 used) stand in Short sums" in words
+    assert 'e.g. "1<2?"' in words
 
 
 def test_the_head_says_when_how_and_on_what(root: ElementTree.Element) -> None:
@@ -461,7 +465,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
     monkeypatch.setattr("analysis.report.page.write_atomically", refused)  # root may write anywhere
     code, printed, complaint = run(capsys, "--runs", tmp_path)
     assert (code, printed, complaint.count("\n")) == (2, "", 1)
-    assert "report.html" in complaint
+    assert "results/quickstart': expected a folder that can be written to" in complaint
     assert "--out" in complaint
 
 

@@ -22,6 +22,7 @@ from orchestrator.commands.display import (
     header,
     hours_line,
     names,
+    next_step,
     progress_bar,
     runs_line,
     summary,
@@ -41,6 +42,7 @@ from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.selection.study import Invocation, Study
 from tests import fake_runs
 
+MISTAKE = "mistake: prompt.system: 'x': expected a system message"
 LONG = "evaluating 12800 left"
 
 
@@ -402,6 +404,34 @@ def test_output_outlives_its_reader() -> None:
 def test_a_sweep_whose_looks_are_costly_is_looked_at_less_often() -> None:
     assert pause_after(0.0) == pause_after(0.05) == REFRESH_S
     assert pause_after(0.9) == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(
+    ("errors", "rest", "expected"),
+    [
+        (
+            [MISTAKE],
+            ["done", "waiting"],
+            "change the key or file that it names, then: trb submit x",
+        ),
+        (
+            ["wrong weights: other ones"] * 2,
+            ["done"],
+            "change engine.dtype or engine.sampler, then",
+        ),
+        ([MISTAKE], ["queued"], "go on with: trb submit x"),
+        ([MISTAKE, "lost: its process died"], ["done"], "go on with: trb submit x"),
+        ([], ["interrupted"], "go on with: trb submit x"),
+    ],
+)
+def test_what_would_fail_again_is_not_advised_to_be_repeated(
+    errors: list[str], rest: list[str], expected: str
+) -> None:
+    failed = [unit(f"TRB {error}", "failed", error=error) for error in errors]
+    others = [unit(f"Veto {state}", state) for state in rest]
+    said = next_step([*failed, *others], "trb submit x")
+    assert expected in said
+    assert ("the same again would fail" in said) == expected.startswith("change")
 
 
 def test_a_trained_unit_that_lacks_its_evaluation_is_queued() -> None:

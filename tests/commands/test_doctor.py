@@ -102,6 +102,25 @@ def test_counts_of_openthoughts(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert "     golds: majority 30 (75.0%), tied 10 (25.0%), no box 0 (0.0%)" in lines
 
 
+def test_golds_that_differ_and_copies_of_a_benchmark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"problem": f"{i}+1=?", "answer": i + 1} for i in range(40)]
+    wrong = [{"problem": "7+1=?", "answer": 9}]
+    for name, written in (("train", rows + wrong), ("mine", rows[:2])):
+        text = "".join(json.dumps(row) + "\n" for row in written)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    path = experiment(tmp_path, data={"source": "jsonl", "files": [{"file": "train.jsonl"}]})
+    mine = f"evaluation.benchmarks.mine={{path: {tmp_path / 'mine.jsonl'}, n: 1, title: Mine}}"
+    code, out, _ = doctor(capsys, path, f"data_dir={tmp_path}", "training.steps=10", mine)
+    assert code == 0
+    assert "warn tiny training data: 40 prompts" in out
+    assert 'differing 1 (2.5%; "7+1=?": 8, 9)' in out
+    assert re.search(
+        r'2 of 40 training problems \(2 of the 40 used\) stand in Mine, e\.g\. "[01]', out
+    )
+
+
 def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_thoughts(tmp_path) | {"revision": "0" * 64}
     benchmarks = {"max_response_tokens": 24, "benchmarks": {"amc23": {"n": 1}}}
@@ -131,7 +150,12 @@ def test_findings_as_json_prompts_before_the_training_data(
     assert {"devices", "memory", "gradient", "tiny benchmarks"} <= set(checks)
     assert checks["grader"]["detail"] == "0.5 is one half and 0.25 is not"
     assert checks["tiny prompt"]["detail"].splitlines()[-1] == "8 10 2 11 12 18"
-    assert list(checks)[-2:] == ["tiny prompt", "tiny training data"]
+    assert list(checks)[-4:] == [
+        "tiny prompt",
+        "tiny template",
+        "tiny endings",
+        "tiny training data",
+    ]
     devices = checks["devices"]["detail"]
     assert "1 GPUs" not in devices
     assert "1 CPU cores" not in devices

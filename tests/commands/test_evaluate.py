@@ -4,6 +4,7 @@ from a kill.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -173,3 +174,30 @@ def test_a_file_may_be_named_where_benchmarks_are() -> None:
     key, run = evaluate._benchmark("folder/my.jsonl:4", setup, 7)
     assert (key, run.path, run.n, run.limit) == ("my", "folder/my.jsonl", 4, 7)
     assert evaluate._benchmark("arithmetic_short", setup, None)[1].n == 4
+
+
+def test_a_folder_that_takes_no_file_is_refused_before_anything_is_sampled(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = trb_here(capsys, *asked(swept, tmp_path), "--out", "/sys/score.json")
+    assert (code, out) == (2, "")
+    assert "folder: '/sys': expected a folder that can be written to" in err
+    assert "responses" not in err
+    assert slices(tmp_path) == {}
+
+
+def test_the_scores_are_shown_though_the_disk_fills_before_they_are_written(
+    swept: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(evaluate, "write_atomically", full)
+    code, out, err = trb_here(capsys, *asked(swept, tmp_path))
+    assert code == 2
+    assert "arithmetic_short" in out
+    assert f"folder: '{tmp_path / 'results' / 'eval'}'" in err
+    assert "No space left on device" in err

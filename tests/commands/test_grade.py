@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -45,25 +46,42 @@ def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
     assert graded[2]["extracted"] is None
 
 
+def test_answers_that_are_no_unicode_are_written_in_ascii(tmp_path: Path) -> None:
+    rows = [
+        {"gold": "5", "generation": "half a pair \ud800 \\boxed{5}"},
+        {"gold": "5", "generation": "é \\boxed{\ud800\x00}"},
+        {"gold": "\udfff", "generation": "é \\boxed{5}"},
+    ]
+    path, out = _write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert grade_file(path, out) == GradeCounts(n=3, correct=1)
+    graded = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["extracted"] for row in graded] == ["5", "\ud800\x00", "5"]
+    assert [row["generation"] for row in graded] == [row["generation"] for row in rows]
+
+
 @pytest.mark.parametrize(
     ("row", "key", "value"),
     [
-        ("{broken", "", "not JSON"),
-        ([1], "", "[1]: expected an object"),
+        ("{broken", "", "not valid JSON"),
+        ([1], "", "list: expected a JSON object"),
         ({"gold": "5"}, "", "['gold']: expected the key 'generation'"),
         ({"generation": "5"}, "", "['generation']: expected the key 'gold'"),
         ({"gold": "5", "generation": 5}, " generation:", "5: expected a string"),
         ({"gold": [5], "generation": "5"}, " gold:", "[5]"),
         ({"gold": {"unit": "km"}, "generation": "5"}, " gold:", "{'unit': 'km'}"),
         ({"gold": {"answer": "5", "x": 1}, "generation": "5"}, " gold:", "'x': 1}"),
-        ({"gold": {"answer": 5}, "generation": "5"}, " gold:", "'answer' is 5"),
+        ({"gold": {"answer": [5]}, "generation": "5"}, " gold:", "{'answer': [5]}"),
+        ({"gold": math.nan, "generation": "5"}, " gold:", "nan: expected a string, a number"),
+        ({"gold": {"answer": math.inf}, "generation": "5"}, " gold:", "{'answer': inf}"),
+        ({"gold": {"answer": "5", "unit": ["cm"]}, "generation": "5"}, " gold:", "'unit' is"),
+        ({"gold": {"answer": "5", "multiple": "no"}, "generation": "5"}, " gold:", "true or false"),
     ],
 )
 def test_grade_file_names_the_line_at_fault(tmp_path: Path, row: Any, key: str, value: str) -> None:
     path = _write(tmp_path / "in.jsonl", [{"gold": "5", "generation": "5"}, row])
     with pytest.raises(UserError) as caught:
         grade_file(path, tmp_path / "out.jsonl")
-    assert f"in.jsonl:2:{key} " in str(caught.value)
+    assert f"in.jsonl line 2:{key} " in str(caught.value)
     assert value in str(caught.value)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -74,7 +92,7 @@ def test_grade_file_refuses_unusable_paths(tmp_path: Path) -> None:
     nowhere = tmp_path / "absent" / "out.jsonl"
     for file, out, named in (
         (tmp_path / "absent.jsonl", None, "absent.jsonl"),
-        (tmp_path / "latin.jsonl", None, "latin.jsonl: byte 10 is not UTF-8"),
+        (tmp_path / "latin.jsonl", None, "latin.jsonl line 1: not UTF-8 text"),
         (path, nowhere, "--out: '"),
     ):
         with pytest.raises(UserError, match=re.escape(named)):
@@ -87,5 +105,23 @@ def test_standard_input_is_a_file_too(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8"))))
     assert grade_file(Path("-"), tmp_path / "out.jsonl").n == 2
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{")))
-    with pytest.raises(UserError, match="-:1: not JSON"):
+    with pytest.raises(UserError, match="- line 1: not valid JSON"):
         grade_file(Path("-"), None)
+
+
+def test_rows_of_windows_and_cells_without_a_value(tmp_path: Path) -> None:
+    rows = [
+        {"gold": {"answer": 5, "unit": math.nan, "tolerance": None}, "generation": r"\boxed{5}"},
+        {"gold": 1e-7, "generation": r"\boxed{0.0000001}"},
+    ]
+    path = tmp_path / "in.jsonl"
+    text = "".join(json.dumps(row) + "\r\n" for row in rows)
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert grade_file(path, None).correct == 2
+
+
+def test_a_generation_with_half_a_surrogate_pair(tmp_path: Path) -> None:
+    path = _write(tmp_path / "in.jsonl", [{"gold": "é", "generation": "\ud800 \\boxed{5\ud800}"}])
+    assert grade_file(path, tmp_path / "out.jsonl").n == 1
+    row = json.loads((tmp_path / "out.jsonl").read_text())
+    assert (row["gold"], row["extracted"], row["correct"]) == ("é", "5\ud800", False)

@@ -35,6 +35,21 @@ def units(tmp_path: Path) -> list[Unit]:
     return chosen
 
 
+def test_a_run_directory_means_its_unit_wherever_it_lies(
+    tmp_path: Path,
+    units: list[Unit],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / units[0].id
+    for path in (folder, folder / "log.txt", f"{folder}/"):
+        code, out, err = trb_here(capsys, "logs", path)
+        assert (code, f"hello of {units[0].label}" in out) == (0, True), err
+    monkeypatch.chdir(tmp_path / "results")
+    code, _, err = trb_here(capsys, "logs", tmp_path / "nowhere" / units[0].id)
+    assert (code, "no such unit; " in err) == (2, True)
+
+
 def test_a_unit_is_found_by_id_beginning_label_and_part(tmp_path: Path, units: list[Unit]) -> None:
     first, second, vanilla = units
     for name, unit in {

@@ -229,6 +229,39 @@ def test_stored_answers_stay_where_only_a_part_has_texts(
     assert "; 200 of these texts give another answer now" in out
 
 
+def test_texts_of_the_version_before_are_read_by_the_present_rules(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, units, unit, ids = trial
+    setup = experiment.setups[unit.setup]
+    before = evaluation_protocol.evaluation_id(setup, BENCHMARK, str(int(GRADER_VERSION) - 1))
+    found, texts = stale(keeps=1, n=1)
+    graded = [replace(record, correct=1, right_answers=record.answers) for record in found]
+    mentions, thoughts = texts[:100], texts[100:]
+    texts = [replace(text, text=rf"{text.text} as asked in \boxed{{...}}") for text in mentions]
+    texts += [replace(text, text=f"<think>{text.text}") for text in thoughts]
+    run, part = RunReader(tmp_path, unit.id), Slice(0, 1, 0, 200, 200)
+    write_slice(run, before, STEP, part, graded, texts)
+    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    assert run.evaluation(before, STEP) == graded, "the older scores stay"
+    records = run.evaluation(ids[BENCHMARK], STEP)
+    assert records is not None
+    assert [(each.correct, each.no_answer) for each in records] == [(1, 0)] * 100 + [(0, 1)] * 100
+    out = capsys.readouterr().out
+    assert "right answers +0 −100; 1 carried over from an older version of the grader" in out
+
+
+def test_a_thought_that_the_prompt_opens_is_no_answer() -> None:
+    _, (text, *_) = stale(keeps=1)
+    thought = replace(text, text=rf"Perhaps \boxed{{{text.gold}}}. Or")
+    with Grader() as grader:
+        for prompt, answer in [("1+1=?\n", text.gold), ("1+1=?\n<think>\n", None)]:
+            graded = regrade.grade_text(
+                replace(thought, prompt=prompt), Gold(str(text.gold)), grader, anew=True
+            )
+            assert (graded.answer, graded.right) == (answer, answer is not None)
+
+
 def test_texts_are_carried_over_with_their_scores(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

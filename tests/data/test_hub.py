@@ -87,7 +87,8 @@ def test_rows_that_are_none(hub: Hub) -> None:
     hub.sets["amc"] = [*ROWS[:4], {"id": "4", "text": "?"}, *ROWS[5:]]
     assert (
         refusal()
-        == f"amc@{COMMIT} line 5: no field problem or question: expected one beside 'id', 'text'"
+        == f"amc@{COMMIT} line 5: no field problem, question, prompt, messages or conversations: "
+        "expected one beside 'id', 'text'"
     )
 
 

@@ -182,6 +182,8 @@ PIECES = [
     r"\boxed{}",
     r"\boxed{\fbox{3}}",
     FILLER,
+    "<think>",
+    "</think>",
 ]
 PIECES += ["$", " and ", ", ", r"\\", r"{a}", r"\{", r"\}", "a box", "\n", "unboxed", "."]
 ENDS = ["", r"\boxed{", r"\boxed{\frac{1", FILLER]
@@ -313,6 +315,10 @@ def test_prompts_have_the_majority_of_the_answers(
         "too_long": 0,
         "prompts": 6,
         "golds": {"majority": 3, "tied": 2, "no_box": 1},
+        "overlap": {
+            "arithmetic_short": {"problems": 0, "of": 6, "used": 0},
+            "arithmetic_long": {"problems": 0, "of": 6, "used": 0},
+        },
     }
 
 

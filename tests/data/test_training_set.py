@@ -195,6 +195,68 @@ def test_a_row_without_an_answer_has_no_gold(tmp_path: Path, load: Loader) -> No
     assert {p.problem.id: p.problem.gold for p in chosen.prompts} == {"a": Gold("2"), "b": None}
 
 
+def with_rows(setup: Setup, folder: Path, rows: list[dict[str, Any]]) -> Setup:
+    """The setup with these rows as its training file."""
+    path = folder / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = dataclasses.replace(setup.data, files=[DataFile("train.jsonl", sha256(path))])
+    return dataclasses.replace(setup, data=data)
+
+
+@pytest.mark.parametrize(
+    ("golds", "gold"),
+    [
+        (["9", "9.0", 9], "9"),
+        ([None, "9"], "9"),
+        (["\\frac12", "0.5", "\\dfrac{1}{2}", "1/2"], "\\frac12"),
+        (["58,500", "58500"], "58,500"),
+        (["$(1, 2)$", "(1,2)"], "$(1, 2)$"),
+        (["10", "9", "9"], None),
+        (["\\frac12", "\\frac13"], None),
+        (["12", "1/2"], None),
+        (["1/0", "2/0"], None),
+    ],
+)
+def test_golds_of_one_text(
+    golds: list[Any], gold: str | None, tmp_path: Path, load: Loader
+) -> None:
+    rows = [{"problem": "1+1=?", "answer": answer} for answer in golds]
+    setup = with_rows(local(tmp_path, TEXTS[:1], steps=1, prompts=2), tmp_path, rows)
+    chosen = load(with_rows(setup, tmp_path, [*rows, {"problem": "1+2=?", "answer": "3"}]))
+    found = {prompt.problem.text: prompt.problem.gold for prompt in chosen.prompts}
+    assert found == {"1+1=?": gold and Gold(gold), "1+2=?": Gold("3")}
+    if gold is None:
+        assert chosen.golds == {"given": 1, "none": 0, "differing": 1}
+        assert list(chosen.differing) == ["1+1=?"]
+    else:
+        assert chosen.golds == {"given": 2, "none": 0}
+
+
+def test_golds_that_differ_keep_the_order(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS)
+    alike = [{"problem": text, "answer": "1"} for text in TEXTS * 2]
+    first = load(with_rows(setup, tmp_path, alike))
+    differing = [row | {"answer": str(number)} for number, row in enumerate(alike)]
+    second = load(with_rows(setup, tmp_path, differing))
+    assert texts(first) == texts(second)
+    assert [prompt.problem.id for prompt in first.prompts] == [
+        prompt.problem.id for prompt in second.prompts
+    ]
+    assert all(prompt.problem.gold is None for prompt in second.prompts)
+
+
+def test_rows_with_another_system_turn_are_refused(tmp_path: Path, load: Loader) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}]
+    setup = local(tmp_path, TEXTS[:1], steps=1, prompts=1)
+    asked = with_rows(setup, tmp_path, [{"messages": turns}])
+    with pytest.raises(UserError, match=r"prompt\.system: None: expected 'Be brief\.', the system"):
+        load(asked)
+    prompt = dataclasses.replace(asked.prompt, system="Be brief.")
+    assert texts(load(dataclasses.replace(asked, prompt=prompt, training=asked.training))) == [
+        "1+1=?"
+    ]
+
+
 def test_prompts_are_rendered_as_the_setup_says(
     tmp_path: Path, load: Loader, characters: PreTrainedTokenizerBase
 ) -> None:
@@ -244,7 +306,12 @@ def test_counts_of_files(tmp_path: Path, load: Loader) -> None:
         "repeats": 2,
         "too_long": chosen.too_long,
         "prompts": 6,
-        "golds": {"given": 6, "none": 0},
+        "golds": {"given": 4, "none": 0, "differing": 2},
+        "differing_golds": {"1+1=?": ["0", "6"], "1+2=?": ["1", "7"]},
+        "overlap": {
+            "arithmetic_short": {"problems": 0, "of": 12, "used": 0},
+            "arithmetic_long": {"problems": 0, "of": 12, "used": 0},
+        },
     }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.cli import main
 from orchestrator.commands import doctor
-from orchestrator.config import Experiment, Setup, Shape
+from orchestrator.config import Experiment, PromptTemplate, Setup, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
@@ -29,11 +30,12 @@ from orchestrator.monitor import status
 from orchestrator.planning import as_json, plan
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
-from orchestrator.sweep.prepare import check_models, prepare
+from orchestrator.sweep.prepare import check_data, check_models, check_prompt, prepare
 from tests.fake_runs import units_of, write_run
-from tests.sweeps import TINY_SETUP, write_experiment
+from tests.sweeps import ROOT, TINY_SETUP, write_experiment
 from tests.without_ray import made_here
 
+SHIPPED = ROOT / "experiments" / "models"
 ROWS = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(5)]
 CONFIG = {
     "vocab_size": 64,
@@ -46,8 +48,29 @@ CONFIG = {
     "tie_word_embeddings": True,
     "model_type": "qwen3",
 }
-HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
-WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + b"1234"
+
+
+def weights(layers: int = 3, tied: bool = True) -> bytes:
+    """A safetensors file of an embedding, a norm in each layer, one after them, and a head."""
+    shapes = {"model.embed_tokens.weight": [64, 32], "model.norm.weight": [32]}
+    for layer in range(layers):
+        shapes[f"model.layers.{layer}.input_layernorm.weight"] = [32]
+    if not tied:
+        shapes["lm_head.weight"] = [64, 32]
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(end)
+
+
+def names_of(file: bytes) -> list[str]:
+    return list(json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")]))
+
+
+WEIGHTS = weights()
 SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=96, tied=True)
 
 
@@ -97,6 +120,89 @@ def test_its_content_is_its_identity(tmp_path: Path) -> None:
     assert evaluation_ids(with_benchmark(tmp_path, path=str(path)).setups["tiny"]) != first
 
 
+def with_training_file(folder: Path, entry: dict[str, str]) -> Path:
+    """An experiment file whose setup trains on `train.jsonl`, named by `entry`, in its folder."""
+    path = write_experiment(folder, {"vanilla": {}}, data_dir=str(folder))
+    setup = TINY_SETUP | {"data": {"source": "jsonl", "files": [entry]}}
+    (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(setup))
+    return path
+
+
+def ids(path: Path) -> list[str]:
+    return [unit.id for unit in expand(load_experiment(path))]
+
+
+def test_a_training_file_without_its_sha256_counts_by_its_content(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "train.jsonl")
+    content = hashlib.sha256(rows.read_bytes()).hexdigest()
+    path = with_training_file(tmp_path, {"file": "train.jsonl"})
+    experiment = load_experiment(path)
+    check_data("tiny", experiment.setups["tiny"], experiment.data_dir)
+    [note] = experiment.notes
+    assert note.startswith(f"tiny.data.files[0]: the sha256 of {rows}")
+    assert note.endswith(f"to pin it: sha256: {content}")
+    first = ids(path)
+    assert ids(with_training_file(tmp_path, {"file": "train.jsonl", "sha256": content})) == first
+    write_rows(rows, ROWS[:4])
+    assert ids(with_training_file(tmp_path, {"file": "train.jsonl"})) != first
+
+
+def test_a_training_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=rf"{tmp_path}/train\.jsonl: no such file: expected a data_dir"
+    ):
+        load_experiment(with_training_file(tmp_path, {"file": "train.jsonl"}))
+
+
+def test_local_thoughts_without_a_revision(tmp_path: Path) -> None:
+    folder = tmp_path / "thoughts"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text("{}\n")
+    path = write_experiment(tmp_path, {"vanilla": {}})
+    setup = TINY_SETUP | {"data": {"source": "openthoughts", "path": str(folder)}}
+    (tmp_path / "setups" / "tiny.yaml").write_text(yaml.safe_dump(setup))
+    data = load_experiment(path).setups["tiny"].data
+    assert data.revision == folder_sha256(folder)
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_pins_are_printed_where_they_are_asked_for(
+    pins: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "train.jsonl")
+    path = with_training_file(tmp_path, {"file": "train.jsonl"})
+    asked = ["plan", str(path), "--runs", str(tmp_path / "runs"), *(["--pins"] if pins else [])]
+    with pytest.raises(SystemExit) as ended:
+        main(asked)
+    assert ended.value.code == 0
+    assert ("to pin it" in capsys.readouterr().err) == pins
+
+
+@pytest.mark.parametrize("command", ["plan", "submit"])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"problem": "1+1", "answer": "2", "error": "-1"}, "error is '-1'"),
+        ({"problem": "1+1", "answer": "2", "unit": ["cm"]}, "unit is ['cm']"),
+        ({"problem": "\ud800", "answer": "2"}, "problem holds '\\ud800'"),
+        ({"text": "1+1", "answer": "2"}, "no field problem, question, "),
+    ],
+)
+def test_plan_and_submit_refuse_the_same_training_rows(
+    command: str,
+    row: dict[str, Any],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = write_rows(tmp_path / "train.jsonl", [ROWS[0], row])
+    path = with_training_file(tmp_path, {"file": "train.jsonl"})
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(path), "--runs", str(tmp_path / "runs")])
+    assert ended.value.code == 2
+    assert f"{rows} line 2: {words}" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
     write_rows(tmp_path / "my.jsonl")
     experiment = with_benchmark(tmp_path, path=str(tmp_path / "my.jsonl"), n=4, title="My sums")
@@ -141,8 +247,8 @@ def test_benchmarks_that_are_none(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question"),
-        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer or solution"),
+        ({"q": "1+1", "answer": "2"}, "line 1: no field problem, question, prompt, "),
+        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer, "),
     ],
 )
 def test_rows_that_lack_a_field(
@@ -174,7 +280,9 @@ def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
     }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
-    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    sizes = CONFIG | config
+    stored = weights(sizes["num_hidden_layers"], sizes["tie_word_embeddings"])
+    (folder / "model.safetensors").write_bytes(stored)
     return folder
 
 
@@ -220,11 +328,15 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
+def edit_json(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
 def test_a_local_pair_is_read_off_its_folders(pair: Pair) -> None:
     setup = pair.setup
     assert setup.student.shape == replace(SHAPE, parameters=1)
     assert setup.teacher.shape == replace(SHAPE, layers=5, tied=False, parameters=1)
-    assert (setup.student.eos, setup.teacher.eos) == (60, 61)
+    assert (setup.student.eos, setup.teacher.eos) == (60, [61, 60])
     assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
     assert setup.student.revision == folder_sha256(pair.student)
     notes = load_experiment(pair.path).notes
@@ -288,6 +400,65 @@ def test_finished_runs_of_models_that_are_gone_are_looked_at_by_their_results_fo
     assert [unit.id for unit in again] == [unit.id for unit in units]
 
 
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """An experiment on copies of shipped models, whose teacher takes no system message."""
+    for role in ("student", "teacher"):
+        shutil.copytree(SHIPPED / f"arithmetic-{role}", tmp_path / role)
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('none, please') }}{% endif %}"
+    )
+    template += "{{ messages[-1].content }}"
+    edit_json(tmp_path / "teacher" / "tokenizer_config.json", chat_template=template)
+    prompt = {"kind": "chat", "system": "1+1"}
+    models = [{"path": str(tmp_path / role)} for role in ("student", "teacher")]
+    return own_setup(tmp_path, *models, prompt=prompt)
+
+
+def submitted(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line of a submit that must be refused and leave nothing behind."""
+    runs = path.parent / "runs"
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", str(path), "--runs", str(runs)])
+    assert ended.value.code == 2
+    assert not runs.exists() or list(runs.iterdir()) == []
+    return capsys.readouterr().err.splitlines()[-1].removeprefix("trb: ")
+
+
+def test_prompt_and_chat_template_meet_before_ray_starts(
+    shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = (
+        "tiny.prompt.system: '1+1': expected null, since the teacher's chat template refuses a "
+        "system message (none, please)"
+    )
+    assert submitted(shipped, capsys) == line
+    experiment = load_experiment(shipped)
+    setup, runs = experiment.setups["tiny"], tmp_path / "runs"
+    prompt = lambda: doctor._prompt("tiny", setup, experiment, runs)  # noqa: E731
+    assert doctor._run("tiny prompt", prompt).detail == line
+    check_prompt("tiny", replace(setup, prompt=PromptTemplate(kind="chat")), None, runs)
+    (tmp_path / "teacher" / "tokenizer.json").write_text(
+        json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": "x"}}})
+    )
+    with pytest.raises(UserError, match=r"^tiny\.teacher: .*its tokenizer cannot be opened \("):
+        check_prompt("tiny", setup, None, runs)
+
+
+def test_the_doctor_shows_the_system_message_of_a_template(shipped: Path, tmp_path: Path) -> None:
+    template = "{{ '1+' if messages[0].role != 'system' }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    edit_json(tmp_path / "teacher" / "tokenizer_config.json", chat_template=template)
+    experiment = load_experiment(shipped)
+    setup, runs = experiment.setups["tiny"], tmp_path / "runs"
+    own = "the chat template adds a system message of its own: '1+'"
+    given = doctor._prompt("tiny", setup, experiment, runs)
+    left_out = replace(setup, prompt=PromptTemplate(kind="chat"))
+    added = doctor._prompt("tiny", left_out, experiment, runs)
+    assert given[0] == added[0] == "ok"
+    assert own not in given[1]
+    assert added[1].splitlines()[1] == own
+
+
 def test_another_content_is_another_model(pair: Pair) -> None:
     before = pair.setup.student.revision
     (pair.student / "model.safetensors").write_bytes(b"other weights")
@@ -308,8 +479,97 @@ def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(pai
 
 
 @pytest.mark.parametrize(
+    ("generation", "config", "template", "expected"),
+    [
+        ([60, 61], None, None, [61, 60]),  # the tokenizer's EOS closes, where no template tells
+        ([60, 40, 61], 60, "{{ x }}<|im_end|>", [61, 60, 40]),  # as Llama 3
+        ([61, 60], 61, "{{ x }}<end>", [60, 61]),  # as Gemma
+        ([40, 41], [41, 42], None, [40, 41, 42]),
+        (60, 41, None, [60, 41]),
+        (None, [60], None, 60),
+        ([60, 60], 60, None, 60),
+        (None, None, None, 61),
+        ([], [], None, 61),
+    ],
+)
+def test_all_stop_ids_of_a_folder_are_the_models(
+    generation: Any, config: Any, template: str | None, expected: Any, pair: Pair
+) -> None:
+    """Of a list that ends with the end of a turn, the end of the turn closes kept responses."""
+    edit_json(pair.student / "generation_config.json", eos_token_id=generation)
+    edit_json(pair.student / "config.json", eos_token_id=config)
+    if template is not None:
+        (pair.student / "chat_template.jinja").write_text(template)
+    assert pair.setup.student.eos == expected
+    edit_json(pair.student / "tokenizer_config.json", chat_template=template)
+    assert pair.setup.student.eos == expected
+
+
+def test_the_doctor_names_stop_ids_of_the_files_that_a_setup_leaves_out(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.sweep.prepare.check_models", lambda *_: None)
+    edit_json(pair.student / "generation_config.json", eos_token_id=[60, 40, 41])
+
+    def models(student: Any, teacher: Any) -> tuple[str, list[str]]:
+        setup = pair.setup
+        setup = replace(
+            setup,
+            student=replace(setup.student, eos=student),
+            teacher=replace(setup.teacher, eos=teacher),
+        )
+        verdict, detail = doctor._models("tiny", setup, tmp_path)
+        return verdict, detail.splitlines()[1:]
+
+    assert models([60, 40, 41], [60, 61]) == models([60, 40, 41], 61) == ("ok", [])
+    line = "tiny.student.eos: 60: expected also 40, 41, as in "
+    assert models(60, [61, 40, 41]) == ("warn", [f"{line}{pair.student}"])
+    line = "tiny.teacher.eos: 60: expected also 61, as in "
+    assert models([60, 40, 41], 60) == ("warn", [f"{line}{pair.teacher}"])
+
+
+@pytest.mark.parametrize("ids", ["60", [60, "61"], True, [60, 1.5], {"id": 60}])
+def test_stop_ids_that_are_none_are_refused_with_their_file(ids: Any, pair: Pair) -> None:
+    edit_json(pair.student / "generation_config.json", eos_token_id=ids)
+    with pytest.raises(UserError, match=r"^tiny\.student: eos_token_id: .*generation_config\.json"):
+        _ = pair.setup
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "identity"),
+    [
+        (45, 46, [45, 46]),
+        ([45], [46], [45, 46]),
+        (45, 45, [45, 45]),
+        (45, [46, 45], [45, 46]),
+        (45, [45], [45, 45]),
+        ([45, 7], [46, 3], [[45, 7], [3, 46]]),
+        ([7, 45], [3, 46, 7], [[7, 45], [3, 46]]),
+    ],
+)
+def test_an_identity_has_the_stop_ids_that_change_the_training(
+    student: Any, teacher: Any, identity: Any, tmp_path: Path
+) -> None:
+    setups = {
+        role: TINY_SETUP[role] | {"eos": eos}
+        for role, eos in (("student", student), ("teacher", teacher))
+    }
+    path = own_setup(tmp_path, **setups, **{k: TINY_SETUP[k] for k in ("tokenizer", "vocabulary")})
+    experiment = load_experiment(path)
+    found = [unit.identity["eos"] for unit in expand(experiment)]
+    assert found == [identity] * len(found)
+    assert [unit.id for unit in expand(load_experiment(path))] == [u.id for u in expand(experiment)]
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"eos": [60, "61"]}, r"tiny.yaml: student.eos: .*a whole number, or a list of different"),
+        ({"eos": []}, r"tiny.yaml: student.eos: \[\]: expected a whole number, or a list"),
+        ({"eos": [60, 60]}, r"tiny.yaml: student.eos: \[60, 60\]: expected"),
+        ({"eos": True}, r"tiny.yaml: student.eos: True: expected a whole number"),
+        ({"eos": None}, r"tiny.yaml: student.eos: no value: expected a whole number"),
+        ({"eos": [60, 62]}, r"tiny.student.eos: 62: expected an id between 0 and 61"),
         ({"revision": 0}, "tiny.yaml: student.revision: 0: .*leave it out at first"),
         ({"revision": "0" * 64}, "tiny.student.revision: '000.*': expected left out at first"),
         ({"path": "./gone"}, r"tiny.student.path: './gone'.*tiny.yaml"),
@@ -358,7 +618,7 @@ def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> Non
 
 
 CUT, NONE_THERE = "/model.safetensors is cut off", ": No such file or directory"
-INDEX = {"weight_map": {"w": "model-1-of-1.safetensors"}}
+INDEX = {"weight_map": dict.fromkeys(names_of(weights(5, tied=False)), "model-1-of-1.safetensors")}
 
 
 @pytest.mark.parametrize(
@@ -367,8 +627,8 @@ INDEX = {"weight_map": {"w": "model-1-of-1.safetensors"}}
         ({"model.safetensors": None}, f"{{}}/model.safetensors{NONE_THERE}"),
         ({"model.safetensors": WEIGHTS[:-1]}, f"{{}}{CUT}"),
         ({"model.safetensors": WEIGHTS[:20]}, f"{{}}{CUT}"),
-        ({"model.safetensors": b""}, f"{{}}{CUT}"),
-        ({"model.safetensors": (2**62).to_bytes(8, "little") + HEADER}, f"{{}}{CUT}"),
+        ({"model.safetensors": b""}, "{}/model.safetensors is empty"),
+        ({"model.safetensors": (2**62).to_bytes(8, "little") + WEIGHTS[8:]}, f"{{}}{CUT}"),
         ({"model.safetensors": WEIGHTS.replace(b"{", b"[")}, f"{{}}{CUT}"),
         (
             {"model.safetensors": None, "model.safetensors.index.json": json.dumps(INDEX).encode()},

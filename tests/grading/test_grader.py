@@ -1,6 +1,7 @@
 """The grader's processes: what hangs, what dies, what is remembered, and what runs at once."""
 
 import os
+import queue
 import re
 import resource
 import signal
@@ -15,13 +16,15 @@ from typing import Any
 import pytest
 
 from orchestrator.grading.gold import Gold, decide_plain, plain_number
-from orchestrator.grading.grader import MAX_ANSWER_CHARS, Grade, Grader
+from orchestrator.grading.grader import LATE, MAX_ANSWER_CHARS, Grade, Grader
 from orchestrator.grading.judge import judge
 from orchestrator.liveness.children import Child
+from orchestrator.liveness.processes import group_members
 from tests.sweeps import ROOT
 
-# Parses to an integer of 370 million digits, which no timeout inside Python can interrupt.
-HANGS = r"9^{9^{9}}"
+# A greatest common divisor of numbers with a million digits, one call into C that no timeout inside
+# Python can interrupt.
+HANGS = r"\frac{7^{1000000}}{3^{1000000}}"
 # Answers that a model's repetition or a malicious reward hunter could produce.
 PATHOLOGICAL = {
     "tower": r"10^{10^{10^{10}}}",
@@ -141,11 +144,91 @@ def test_hanging_answer_costs_its_deadline_and_the_next_grade_works() -> None:
         start = time.monotonic()
         assert waiting.grade("$2x$", rf"\boxed{{{HANGS}}}") == Grade(False, HANGS, timed_out=True)
         assert time.monotonic() - start > 0.9
-        assert process_of(waiting) is None
-        assert waiting.grade(
-            "$2x$", rf"\boxed{{{HANGS}}}"
-        ).timed_out  # remembered, or a process would have begun
-        assert process_of(waiting) is None
+        process = process_of(waiting)
+        assert process is not None
+        assert waiting.grade("$3x$", r"\boxed{x+2x}").correct
+        assert process_of(waiting) is process, "no answer pays for the start of another one"
+        waiting.close()
+        assert waiting.grade("$2x$", rf"\boxed{{{HANGS}}}").timed_out
+        assert process_of(waiting) is None, "remembered: a closed grader could begin again"
+    assert not group_members(process.pid)
+
+
+class FakeSlot:
+    """Judges by name: `quick`, `slow` answers are right, a `bomb` never ends. Counts whole deadlines."""
+
+    def __init__(self) -> None:
+        self.whole = 0
+
+    def ask(self, request: dict[str, Any], deadline_s: float, cpu_s: float | None) -> bool | None:
+        self.whole += cpu_s is None
+        kind = request["answer"].split()[0]
+        return True if kind == "quick" or (kind == "slow" and cpu_s is None) else None
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def fake_grader(workers: int) -> tuple[Grader, list[FakeSlot]]:
+    grader, slots = Grader(workers=workers), [FakeSlot() for _ in range(workers)]
+    grader._idle = queue.LifoQueue()
+    for slot in slots:
+        grader._idle.put(slot)  # pyright: ignore[reportArgumentType]
+    return grader, slots
+
+
+def grades_of(grader: Grader, answers: list[str]) -> list[str]:
+    """For each answer `right`, `wrong` or `timed out`."""
+    words = []
+    for grade in grader.grade_answers([(Gold("gold"), answer) for answer in answers]):
+        words.append("timed out" if grade.timed_out else "right" if grade.correct else "wrong")
+    return words
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_many_hanging_answers_leave_quick_ones_their_grades(
+    workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bombs = [f"bomb {at}" for at in range(100)]
+    quick = [f"quick {at}" for at in range(100)]
+    mixed = [answer for pair in zip(bombs, quick, strict=True) for answer in pair]
+    mixed = ["slow early", *mixed, "slow late"]
+    grader, slots = fake_grader(workers)
+    grades = grades_of(grader, mixed)
+    assert grades == ["right", *["timed out", "right"] * 100, "timed out"]
+    assert sum(slot.whole for slot in slots) <= LATE + workers
+    assert f"{LATE} answers missed 5 s; 93 more" in caplog.text
+    # What an earlier call remembers changes nothing, so that a resumed run has the same rewards.
+    remembering, _ = fake_grader(workers)
+    assert grades_of(remembering, ["slow late", *bombs[:3]]) == ["right", *["timed out"] * 3]
+    assert grades_of(remembering, mixed) == grades
+
+
+def test_a_few_slow_answers_all_get_their_time() -> None:
+    grader, _ = fake_grader(1)
+    bombs = [f"bomb {at}" for at in range(LATE - 1)]
+    slow = [f"slow {at}" for at in range(50)]
+    assert grades_of(grader, [*bombs, *slow]) == [*["timed out"] * (LATE - 1), *["right"] * 50]
+    assert grader.grade_answer("gold", "slow") == Grade(True, "slow")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" + "(" * 500_000 + r"5" + ")" * 500_000 + "}",
+        r"\boxed{" + "9" * 1_000_000 + "}",
+        r"\boxed{" * 100_000,
+        r"\boxed{" + r"\text{a} " * 100_000 + "}",
+        r"\boxed{\frac{" + "\ud800" + "}{\x00}}",
+        "\ud800\udfff" * 100_000 + r" \boxed{\udcff}",
+        "<think>" * 100_000,
+    ],
+    ids=["brackets", "digits", "unclosed", "words", "surrogate", "surrogates", "thoughts"],
+)
+def test_degenerate_generations_are_wrong(grader: Grader, text: str) -> None:
+    for gold in ("5", "1, 2", "\ud800", "\x00", "1, 2" * 100_000):
+        assert not grader.grade(gold, text).correct
+    assert grader.grade("\ud800", "\\boxed{\ud800}").correct
 
 
 def test_works_in_a_thread(brief: Grader) -> None:

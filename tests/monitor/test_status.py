@@ -140,6 +140,15 @@ def test_a_unit_whose_checkpoints_are_evaluated_says_how_far_that_is(
         assert plain.doing(vanilla) == ("running", EVALUATING, "evaluating 1400 left")
 
 
+def test_a_unit_without_work_to_do_is_done_whoever_holds_it(plain: World, vanilla: Unit) -> None:
+    """A process of another sweep may take the lease or a slice that it waited for."""
+    run = plain.write(vanilla, {60: [4, 3]})
+    for evaluation_id in plain.ids.values():
+        write_evaluation(run, evaluation_id, 60, [record(1)])
+    with plain.writing(vanilla), plain.claimed(vanilla, plain.ids[SHORT], 60):
+        assert plain.status(vanilla).state == "done"
+
+
 def test_an_evaluation_that_failed_says_why(plain: World, vanilla: Unit) -> None:
     run = plain.write(vanilla, {60: [None, None]})
     note_evaluation_error(run, plain.ids[SHORT], 60, "lost")

@@ -5,6 +5,7 @@ Canonicalization").
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -134,3 +135,86 @@ def test_at_the_size_of_qwen3() -> None:
         assert float(log_prob.double().exp().sum()) == pytest.approx(1, abs=2e-6)
         assert log_prob[151_645] == log_prob[151_669:].max() == float("-inf")
         assert int(sample(log_prob[None], torch.tensor([NEXT_TO_ONE]).double())) < space.valid
+
+
+# --- several stop ids of a model ---
+
+# Student's and teacher's ids: apart, some in common, all in common, one of the teacher alone.
+SEVERAL = [
+    ([3, 1], [6, 0]),
+    ([3, 1], [1, 6]),
+    ([3, 1, 8], [1, 3, 8]),
+    (3, [6, 3, 5]),
+    ([7, 2], 7),
+    ([0, 4, 2], 5),
+]
+
+
+def merged_by_hand(logits: list[float], own: list[int], teachers: list[int], owner: str):
+    """The events' probabilities: ids that a model does not end with count for it alone."""
+    apart = [i for i in teachers if i not in own]
+    ids = [i for i in range(VALID) if owner == "teacher" or i not in apart]
+    probability = softmax(logits, ids)
+    ends = {*own[1:], *apart} & set(ids)
+    probability[own[0]] += math.fsum(probability.pop(i) for i in sorted(ends))
+    return probability
+
+
+def listed(eos: int | list[int]) -> list[int]:
+    return [eos] if isinstance(eos, int) else eos
+
+
+@pytest.mark.parametrize(("own", "teachers"), SEVERAL)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 100.0])
+def test_all_stop_ids_are_one_event(own: Any, teachers: Any, scale: float) -> None:
+    space = TokenSpace(VALID, own, teachers)
+    logits = random_logits(6, scale)
+    for owner, function in (
+        ("student", space.student_log_prob),
+        ("teacher", space.teacher_log_prob),
+    ):
+        expected = merged_by_hand(logits.tolist(), listed(own), listed(teachers), owner)
+        assert_law(function(logits), expected, 1e-14)
+        assert set(expected) == {
+            i for i in range(SIZE) if not bool(space.is_masked(torch.tensor(i)))
+        } | ({space.emitted} & set(expected))
+    assert space.emitted == listed(own)[0]
+
+
+@pytest.mark.parametrize(("own", "teachers"), SEVERAL)
+def test_the_gradient_reaches_all_stop_ids_of_the_student(own: Any, teachers: Any) -> None:
+    space = TokenSpace(VALID, own, teachers)
+    logits = random_logits(7, 2.0).expand(2, -1).clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: space.student_log_prob(x)[:, space.emitted], logits)
+    space.student_log_prob(logits)[0, space.emitted].backward()
+    assert logits.grad is not None
+    p = space.student_log_prob(logits.detach())[0].exp()
+    raw = logits.detach()[0]
+    ends = listed(own)
+    share = (raw[ends] - raw[ends].logsumexp(-1)).exp()
+    # ∂ log P(stop) / ∂ logit of its id i = P(i | stop) · (1 − P(stop)).
+    assert torch.allclose(logits.grad[0, ends], share * (1 - p[space.emitted]), atol=1e-14)
+
+
+@pytest.mark.parametrize(("own", "teachers"), SEVERAL)
+def test_logits_of_a_support_give_its_law(own: Any, teachers: Any) -> None:
+    """As a loss on the support reads them: the softmax over the support, without other logits."""
+    space = TokenSpace(VALID, own, teachers)
+    logits = torch.stack([random_logits(seed, 3.0) for seed in range(8)])
+    log_p = space.student_log_prob(logits)
+    support = log_p.topk(4, dim=-1).indices
+    support[0, 0] = space.is_masked(torch.arange(SIZE)).nonzero()[0, 0]  # as a foreign one may be
+    wide = logits.gather(-1, space.with_others(support))
+    found = space.support_logits(wide, support).log_softmax(-1)
+    torch.testing.assert_close(found, log_p.gather(-1, support).log_softmax(-1))
+
+
+def test_a_list_of_one_id_and_an_id_of_both_change_no_bit() -> None:
+    logits = torch.stack([random_logits(seed, 4.0) for seed in range(9)]).float()
+    for same in (
+        TokenSpace(VALID, [STUDENT_EOS], [TEACHER_EOS]),
+        TokenSpace(VALID, STUDENT_EOS, [TEACHER_EOS, STUDENT_EOS]),
+    ):
+        assert torch.equal(same.student_log_prob(logits), SPACE.student_log_prob(logits))
+        assert torch.equal(same.teacher_log_prob(logits), SPACE.teacher_log_prob(logits))
+        assert same.with_others(torch.zeros(2, 3)).shape == (2, 3)

@@ -270,4 +270,4 @@ def logits_gib(setup: Setup, requests: int) -> float:
 
 
 def _space(setup: Setup) -> TokenSpace:
-    return TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
+    return TokenSpace.of(setup)

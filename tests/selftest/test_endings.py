@@ -35,6 +35,32 @@ def test_the_right_stop_token_is_accepted_and_another_id_is_refused(
         endings.check_endings("arithmetic", wrong, experiment, tmp_path)
 
 
+def test_a_student_that_never_ends_is_refused_by_its_own_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A teacher's answers end, and the student's do with an id that the setup does not name."""
+    experiment, _ = quickstart()
+    setup = experiment.setups["arithmetic"]
+    prepare.prepare({"arithmetic": setup}, tmp_path, lambda *_: None)
+    folders = [checkpoints.checkpoint_of(setup.teacher, setup, tmp_path)] * 2
+    folders[0] = checkpoints.checkpoint_of(setup.student, setup, tmp_path)
+    other = setup.vocabulary.valid - 3  # an id with which none of both ends
+    one = replace(setup, student=replace(setup.student, eos=other))
+    all_of_them = replace(
+        one, student=replace(setup.student, eos=[other, setup.student.closing_id])
+    )
+    monkeypatch.setattr(making, "are_there", lambda *_: True)
+    for case, refused in ((one, True), (all_of_them, False)):
+        given = list(folders)
+        monkeypatch.setattr(checkpoints, "checkpoint_of", lambda *_, given=given: given.pop(0))
+        if refused:
+            with pytest.raises(UserError, match=r"arithmetic\.student\.eos: 44: .*none of its 16"):
+                endings.check_endings("arithmetic", case, experiment, tmp_path)
+        else:
+            found = endings.check_endings("arithmetic", case, experiment, tmp_path)
+            assert "of the untrained student's" in found
+
+
 def test_random_weights_and_models_that_are_not_there_are_not_tried(tmp_path: Path) -> None:
     experiment, _ = quickstart()
     setup = experiment.setups["arithmetic"]

@@ -11,10 +11,17 @@ import torch
 from ray import exceptions
 
 from orchestrator.errors import EngineLost, LeaseHeld, NotFinite, UserError, WrongWeights
-from orchestrator.records.log import RunLog
+from orchestrator.records.log import RunLog, read_log
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
+from orchestrator.sweep import training_process
 from orchestrator.sweep.failures import failure_of
-from orchestrator.sweep.training_process import leaner
+from orchestrator.sweep.schedule import TrainUnit
+from orchestrator.sweep.spec import Sweep
+from orchestrator.sweep.training_process import TrainingProcess, leaner
 from tests import tiny
+from tests.fake_runs import quickstart, units_of, write_run
 
 
 @pytest.mark.parametrize(
@@ -30,8 +37,17 @@ from tests import tiny
         (KeyError("exp_avg"), "error: KeyError: 'exp_avg'"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
-            "file system: OSError: [Errno 28] No space left on device",
+            "disk full: file system: No space left on device",
         ),
+        (
+            RuntimeError("cannot serialize: No space left on device (os error 28)"),
+            "disk full: file system: cannot serialize: No space left on device (os error 28)",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded", "/runs/a/metrics.jsonl"),
+            "disk full: /runs/a/metrics.jsonl: Disk quota exceeded",
+        ),
+        (WrongWeights("0.3 nats apart"), "wrong weights: 0.3 nats apart"),
         (
             FileNotFoundError(errno.ENOENT, "No such file"),
             "file system: FileNotFoundError: [Errno 2] No such file",
@@ -52,7 +68,6 @@ def test_what_would_be_the_same_again_is_final(error: Exception, text: str) -> N
         (exceptions.WorkerCrashedError(), "lost"),
         (exceptions.GetTimeoutError("no answer"), "lost"),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), "lost"),
-        (WrongWeights("0.3 nats apart"), "wrong weights"),
         (EngineLost("the SGLang engine died"), "lost"),
         (MemoryError(), "out of memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
@@ -91,3 +106,42 @@ def test_attempts_without_enough_memory_are_counted_within_one_sweep(tmp_path: P
     first.note_out_of_memory()
     assert (second.begin("sweep", 3), second.out_of_memory) == (2, 1)
     assert (other.begin("another sweep", 3), other.out_of_memory) == (1, 0)
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingProcess:
+    """An attempt at a unit that is trained already."""
+    experiment, units = quickstart()
+    (unit,) = units_of(units, "vanilla")
+    write_run(tmp_path, experiment, unit, {}, unit.steps, done=True)
+    monkeypatch.setattr(training_process, "worker_spec", lambda *_: None)
+    sweep = Sweep(Study(experiment, units, tmp_path), {unit.setup: ()}, "sweep", 3)  # pyright: ignore[reportArgumentType]
+    return TrainingProcess(sweep, TrainUnit(unit))
+
+
+def test_an_attempt_at_a_unit_that_another_sweep_has_trained_ends_at_once(
+    attempt: TrainingProcess, tmp_path: Path
+) -> None:
+    before = read_log(tmp_path / attempt._unit.id)
+    assert attempt.step() == {"done": True}
+    assert not RunReader(tmp_path, attempt._unit.id).running
+    assert "attempt" not in (read_log(tmp_path / attempt._unit.id) or "").removeprefix(before or "")
+
+
+def test_a_failure_that_a_full_disk_does_not_take_is_the_failure_all_the_same(
+    attempt: TrainingProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+
+    def refuse(*_: object) -> None:
+        raise full
+
+    def begin(self: TrainingProcess) -> None:
+        self._run = RunWriter(tmp_path, self._unit.id)
+        raise full
+
+    monkeypatch.setattr(RunWriter, "fail", refuse)
+    monkeypatch.setattr(TrainingProcess, "_begin", begin)
+    with pytest.raises(OSError, match="No space left on device"):
+        attempt.step()
+    assert not RunReader(tmp_path, attempt._unit.id).running, "the lease is free"

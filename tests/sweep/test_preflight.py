@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.errors import UserError
 from orchestrator.liveness.head_node import HELLO
+from orchestrator.sweep import preflight
 from orchestrator.sweep.preflight import check_address, check_runs_folder
 
 
@@ -78,7 +79,8 @@ def serve() -> Iterator[object]:
 
 
 def test_a_server_that_speaks_grpc(serve) -> None:
-    check_address(serve(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + b"\0" * 6))
+    address = serve(GRPC)
+    assert check_address(address) == address
 
 
 @pytest.mark.parametrize(
@@ -93,15 +95,93 @@ def test_a_server_that_is_not_ray(answer: bytes, serve) -> None:
         check_address(address)
 
 
-def test_nobody_at_all() -> None:
+GRPC = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + b"\0" * 6
+
+
+def free_port() -> int:
+    """A port at which nothing listens."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which Ray notes the last cluster; no raylet runs on this machine."""
+    for name in ("RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(preflight, "_clusters_here", set)
+    noted = tmp_path / "ray" / "ray_current_cluster"
+    noted.parent.mkdir()
+    return noted
+
+
+def test_auto_is_resolved_as_ray_does(places: Path, monkeypatch: pytest.MonkeyPatch, serve) -> None:
+    named, raylets, noted = serve(GRPC), serve(GRPC), serve(GRPC)
+    places.write_text(noted + "\n")
+    assert check_address("auto") == noted
+    monkeypatch.setattr(preflight, "_clusters_here", lambda: {raylets})
+    assert check_address("auto") == raylets
+    monkeypatch.setattr(preflight, "_clusters_here", lambda: {raylets, named})
+    assert check_address("auto") == noted
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    assert check_address("auto") == named
+    assert check_address(raylets) == raylets
+
+
+def test_an_address_that_was_looked_up_names_its_origin(
+    places: Path, monkeypatch: pytest.MonkeyPatch, serve
+) -> None:
+    def complaint() -> str:
+        with pytest.raises(UserError) as raised:
+            check_address("auto")
+        return str(raised.value)
+
+    gone = f"127.0.0.1:{free_port()}"
+    assert f"no raylet runs here, and {places} names no cluster" in complaint()
+    places.write_text(gone)
+    assert complaint().startswith(f"--address auto: {places} names {gone}: nothing answers there")
+    monkeypatch.setattr(preflight, "_clusters_here", lambda: {gone})
+    assert complaint().startswith(f"--address auto: this machine's raylet names {gone}: nothing")
+    for address, reason in {
+        gone: "nothing answers there",
+        f"ray://{gone}": "nothing answers there",
+        "local": "expected HOST:PORT",
+        "http://127.0.0.1:8265": "expected HOST:PORT",
+        serve(b"SSH-2.0-OpenSSH_9.2\r\n"): "something else answers there than a Ray cluster",
+    }.items():
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert complaint().startswith(f"--address auto: RAY_ADDRESS is {address}: {reason}")
+
+
+def test_a_host_that_swallows_packets_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the system's look-up of a name nor a host behind a firewall keeps a time limit."""
+    silent = threading.Event()
+    monkeypatch.setattr(preflight, "answers", lambda *_: silent.wait())
+    monkeypatch.setattr(preflight, "ANSWERS_WITHIN_S", 0.05)
+    with pytest.raises(UserError, match=r"nothing answers there \(no answer in 0 s\)"):
+        check_address("192.0.2.2:6379")
+    silent.set()
+
+
+def test_nobody_at_all() -> None:
     with pytest.raises(UserError, match="nothing answers there"):
-        check_address(f"127.0.0.1:{port}")
+        check_address(f"127.0.0.1:{free_port()}")
 
 
 @pytest.mark.parametrize(
-    "address", ["", "host", ":6379", "host:", "host:x", "host:99999", "host:" + "9" * 5000, "h:²"]
+    "address",
+    [
+        "",
+        "host",
+        "http://host:8265",
+        ":6379",
+        "host:",
+        "host:x",
+        "host:99999",
+        "host:" + "9" * 5000,
+        "h:²",
+    ],
 )
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(UserError, match="auto, or HOST:PORT"):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,17 @@ def test_each_committed_step_arrives_once(
     assert sweep.stale("online") == []
     monkeypatch.setenv("WANDB_BASE_URL", CLOSED)  # another server has nothing yet
     assert sweep.stale("online") == [unit]
+
+
+def test_two_projects_do_not_send_a_shared_unit_in_turns(server: WandbServer, sweep: Sweep) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 20, done=True)
+    renamed = replace(sweep.experiment.runtime, wandb_project="renamed")
+    other = Sweep(sweep.runs, replace(sweep.experiment, runtime=renamed))
+    for each in (sweep, other):
+        assert each.stale("online") == [unit]
+        each.send(unit, "online")
+    assert (sweep.stale("online"), other.stale("online")) == ([], [])
 
 
 def test_a_run_goes_on_where_the_server_has_it(server: WandbServer, sweep: Sweep) -> None:

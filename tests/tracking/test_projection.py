@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,24 @@ def test_seconds_of_a_step_are_those_of_its_last_time(sweep: Sweep) -> None:
     assert sweep.history(unit) == [
         row | seconds for row, seconds in zip(train_rows(2), timed, strict=True)
     ]
+
+
+def test_a_renamed_project_or_another_entity_gets_the_run(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder holds one offline run of a unit: that of the last destination."""
+    unit = sweep.unit()
+    sweep.write(unit, 60, {20: [1, 2]}, done=True)
+    sweep.send(unit, "offline")
+    renamed = replace(sweep.experiment.runtime, wandb_project="renamed-42")
+    other = Sweep(sweep.runs, replace(sweep.experiment, runtime=renamed))
+    assert (sweep.stale("offline"), other.stale("offline")) == ([], [unit])
+    other.send(unit, "offline")
+    (fragment,) = sweep.folder.rglob(f"run-{unit.id}.wandb")
+    assert b"renamed-42" in fragment.read_bytes()
+    assert (sweep.stale("offline"), other.stale("offline")) == ([unit], [])
+    monkeypatch.setenv("WANDB_ENTITY", "others")
+    assert other.stale("offline") == [unit]
 
 
 # --- results ---

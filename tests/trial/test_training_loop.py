@@ -15,12 +15,13 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from orchestrator.data.prompts import token_texts
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import NotFinite
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.liveness import pulse
-from orchestrator.models.embedded import build
+from orchestrator.models.embedded import build, make_tokenizer
 from orchestrator.models.identity import model_identity
 from orchestrator.records.columns import columns_of_step
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
@@ -255,7 +256,15 @@ def test_some_rollouts_are_kept_token_by_token(
         assert (sample.reward, sample.truncated) == (row["reward"], row["truncated"])
         shown = "".join(sample.tokens)
         assert shown == row["text"] if sample.truncated else shown.startswith(row["text"])
-        lists = [sample.tokens, sample.student, sample.behavior, *sample.measured.values()]
+        assert sample.ids is not None
+        assert token_texts(sample.ids, make_tokenizer(TINY_SETUP["tokenizer"])) == sample.tokens
+        lists = [
+            sample.ids,
+            sample.tokens,
+            sample.student,
+            sample.behavior,
+            *sample.measured.values(),
+        ]
         assert {len(values) for values in lists} == {row["length"]}
         assert sample.prompt.rstrip("\n") in {each["problem"] for each in ROWS}
         if measured is None:

@@ -73,7 +73,7 @@ def graded(folder: Path, wanted: Samples, **evaluation: Any) -> tuple[GradedSamp
         "no box in all of this text",
         "0",
     ]
-    sampler = Scripted(responses, tokenizer.encode, setup.student.eos)
+    sampler = Scripted(responses, tokenizer.encode, setup.student.closing_id)
     worker = GradedSampler(setup, ModelFolder(str(folder)), sampler, None, 5.0)
     return worker.evaluate(wanted), responses
 

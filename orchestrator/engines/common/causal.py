@@ -5,7 +5,10 @@ Shapes: B sequences, L positions, N response tokens (flattened), V vocabulary ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +21,10 @@ from orchestrator.engines.common.attention import READS_PACKED, attention_for
 from orchestrator.engines.common.packing import Inputs
 from orchestrator.engines.common.passes import fuse_norms
 from orchestrator.engines.interface import Owner
+from orchestrator.errors import UserError
 from orchestrator.policy.vocabulary import TokenSpace
+
+COMPUTED = ("inv_freq", "masked_bias", "position_ids")  # files of old versions keep these buffers
 
 
 @dataclass
@@ -28,7 +34,6 @@ class CausalModel:
     model: Any  # PreTrainedModel; its forward signature is dynamic
     space: TokenSpace
     owner: Owner
-    rows: int | None = None  # V, the ids of both models; None if they have equally many
 
     @property
     def device(self) -> torch.device:
@@ -41,8 +46,6 @@ class CausalModel:
 
     def log_prob(self, logits: Tensor) -> Tensor:
         """Canonical log-probabilities, (…, rows) → (…, V), float32 or better."""
-        if self.rows is not None:
-            logits = logits[..., : self.rows]
         if self.owner == "student":
             return self.space.student_log_prob(logits)
         return self.space.teacher_log_prob(logits)
@@ -85,19 +88,111 @@ def log_probs_of(causal: CausalModel, ids: Sequence[int]) -> list[float]:
 def load_model(
     path: str, dtype: torch.dtype, device: torch.device, attention: str | None = None
 ) -> PreTrainedModel:
-    """Load a model in eval mode: safetensors only, no remote code. The device sets `attention`."""
+    """Load a model in eval mode: safetensors only, no remote code. The device sets `attention`.
+
+    UserError unless the files hold each tensor of the model once, in its shape and with finite
+    numbers: transformers would fill what is missing with random numbers. On the device `meta` it
+    compares names and shapes alone, and reads no numbers.
+    """
     transformers.logging.disable_progress_bar()
     attention = attention or attention_for(device)
-    model = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=dtype,
-        use_safetensors=True,
-        trust_remote_code=False,
-        attn_implementation=attention,
-    )
+    with _without_reports():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation=attention,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below
+            device_map="meta" if device.type == "meta" else None,
+        )
+    model, report = loaded
+    _check_loaded(path, model, report)
     if device.type == "cuda":
         fuse_norms(model)
-    return model.eval().to(device)  # pyright: ignore[reportArgumentType]
+    model = model.eval().to(device)  # pyright: ignore[reportArgumentType]
+    if device.type != "meta":
+        _check_numbers(path, model)
+    return model
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """Keep transformers' tables of tensors out of the log: `_check_loaded` says it in a line."""
+    logger = logging.getLogger("transformers.modeling_utils")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
+def _check_loaded(path: str, model: Any, report: Mapping[str, Any]) -> None:
+    """Raise UserError if tensors of the model were missing, of another shape, or left out."""
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(
+            f"{path} lacks {missing[0]} ({len(missing)} tensors are missing): "
+            f"expected all tensors of a {model.config.model_type} model as config.json describes it"
+        )
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, stored, wanted = mismatched[0]
+        raise UserError(
+            f"{path}: {name} has the shape {list(stored)} ({len(mismatched)} tensors have another "
+            f"than config.json says): expected {list(wanted)}"
+        )
+    unread = sorted(name for name in report["unexpected_keys"] if _is_of_decoder(name, model))
+    if unread:
+        raise UserError(
+            f"{path}: {unread[0]} has no place in a {model.config.model_type} model as config.json "
+            f"describes it ({len(unread)} such tensors): expected a model that reads all of them"
+        )
+
+
+def _is_of_decoder(name: str, model: Any) -> bool:
+    """Whether a tensor without a place in the model lies in one of its modules.
+
+    Leaves out modules that the model does not have, such as towers for images or heads of rewards,
+    buffers that transformers computes, and layers that predict further tokens.
+    """
+    parts = name.split(".")
+    if parts[-1] in COMPUTED:
+        return False
+    inner = dict(model.base_model.named_children())
+    if parts[0] == model.base_model_prefix and len(parts) > 1:
+        parts = parts[1:]
+    elif parts[0] in dict(model.named_children()):
+        return True
+    numbers = [int(part) for part in parts[1:2] if part.isdecimal()]
+    more = getattr(model.config, "num_nextn_predict_layers", None)
+    predicts_further = bool(more) and bool(numbers) and numbers[0] >= model.config.num_hidden_layers
+    return parts[0] in inner and not predicts_further
+
+
+@torch.no_grad()
+def _check_numbers(path: str, model: Any) -> None:
+    """Raise UserError if a tensor has NaN or infinity, or if an embedding or head is all zeros.
+
+    A file that was written to a full disk, or copied in part, ends in zeros.
+    """
+    names: list[str] = []
+    largest: list[Tensor] = []
+    for name, parameter in model.named_parameters():
+        names.append(name)
+        largest.append(torch.linalg.vector_norm(parameter, torch.inf).float())
+    tables = {
+        id(module.weight)
+        for module in (model.get_input_embeddings(), model.get_output_embeddings())
+    }
+    for name, value in zip(names, torch.stack(largest).tolist(), strict=True):
+        if not math.isfinite(value):
+            raise UserError(f"{path}: {name} has NaN or infinity: expected finite numbers")
+        if value == 0 and id(model.get_parameter(name)) in tables:
+            raise UserError(f"{path}: {name} is all zeros: expected weights; copy the file again")
 
 
 def best_device() -> torch.device:

@@ -22,7 +22,7 @@ from orchestrator.policy.token_weights import (
     share_less_likely,
     weigh,
 )
-from orchestrator.policy.vocabulary import NEG_INF, TokenSpace
+from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
 
 MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
@@ -91,13 +91,11 @@ def summed_objective(
     """
     if goal.on_support:
         # p̄ is the softmax of the support's logits; other logits are not needed.
-        masked = space.is_masked(targets.support)
-
         def on_support(logits: Tensor, part: slice) -> Tensor:
-            log_p = logits.masked_fill(masked[part], NEG_INF)
+            log_p = space.support_logits(logits, targets.support[part])
             return support_losses(log_p, None, targets.part(part), goal)
 
-        return summed_loss(hidden, head, targets.support, on_support)
+        return summed_loss(hidden, head, space.with_others(targets.support), on_support)
 
     def on_vocabulary(logits: Tensor, part: slice) -> Tensor:
         return full_losses(space.student_log_prob(logits), targets.part(part), goal)

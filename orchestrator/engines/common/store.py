@@ -128,9 +128,7 @@ def checked_model(
             f"{owner} {folder.path}: {rows} vocabulary rows: expected {setup.vocabulary.size} or "
             "more, as the setup declares for student and teacher alike"
         )
-    space = TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
-    shared = setup.vocabulary.size if rows > setup.vocabulary.size else None
-    return CausalModel(model, space, owner, shared)
+    return CausalModel(model, TokenSpace.of(setup), owner)
 
 
 def _parameters(causal: CausalModel) -> int:

@@ -55,7 +55,7 @@ class SglangStudent(SglangSampler):
     def __init__(self, job: Job):
         super().__init__(job, "student")
         setup = job.setup
-        self._space = TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
+        self._space = TokenSpace.of(setup)
         self._beside_teacher = False  # the engine that is up, or will be
         self._weights: WeightsRef | None = None
 
@@ -104,7 +104,7 @@ class SglangStudent(SglangSampler):
                 behavior, request.key, self._space, limits.max_tokens, limits.support, drafted
             )
             asks.append(Ask(index, request.prompt_ids, order))
-        call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
+        call = Generate(asks, limits.max_tokens, (self._setup.student.closing_id,), at_once)
         for part in self._parts(call):
             yield self._blended(requests, part, behavior, limits)
 
@@ -164,7 +164,7 @@ class SglangStudent(SglangSampler):
                 accepted=int(records["accepted"].sum()),
             )
         answered = [requests[answer.index] for answer in answers]
-        return record.finish(answered, self._setup.student.eos, blended=True)
+        return record.finish(answered, self._setup.student.closing_id, blended=True)
 
 
 def blending_settings(job: Job) -> Settings:

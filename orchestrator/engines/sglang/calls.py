@@ -42,8 +42,8 @@ class Settings:
     dtype: str
     owner: Owner
     valid: int
-    student_eos: int
-    teacher_eos: int
+    student_eos: int | list[int]
+    teacher_eos: int | list[int]
     context: int  # longest prompt and response, in tokens
     gpu: bool
     needed_gib: float | None

@@ -130,7 +130,7 @@ class SglangSampler:
             draw = Draw(seed_of(request.key), len(request.prompt_ids), tau, limits.support)
             asks.append(Ask(index, request.prompt_ids, draw))
         at_once = limits.at_once or self._job.runtime.rollout_batch
-        call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
+        call = Generate(asks, limits.max_tokens, (self._setup.student.closing_id,), at_once)
         for part in self._parts(call):
             yield self._rollouts(requests, part, limits)
 
@@ -222,7 +222,7 @@ class SglangSampler:
         """Raise RuntimeError if a response ends neither with EOS nor at its limit."""
         count = len(answer.tokens)
         last = answer.tokens[-1]
-        ends_in_eos = last == self._setup.student.eos
+        ends_in_eos = last == self._setup.student.closing_id
         ends_at_limit = count == limits.max_tokens
         if answer.stopped != ends_in_eos or not (ends_in_eos or ends_at_limit):
             raise RuntimeError(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import socket
 import sys
@@ -43,7 +44,7 @@ BLOCK_TOKENS = 64  # room beyond the longest sequence: SGLang wants more than a 
 
 _libraries: list[torch.library.Library] = []  # operators exist as long as their library
 _space: list[tuple[TokenSpace, Owner]] = []  # this process's token space, parsed from SPACE
-# Variable for SGLang's processes: valid ids, EOS of student and teacher, owner of the model.
+# Variable for SGLang's processes, in JSON: valid ids, stop ids of student and teacher, owner.
 SPACE = "TRB_SGLANG_SPACE"
 
 
@@ -110,7 +111,7 @@ def _listen_on_loopback() -> None:
 def open_engine(settings: Settings) -> Any:
     """Start SGLang's engine in the weights of `settings.model`."""
     space = (settings.valid, settings.student_eos, settings.teacher_eos, settings.owner)
-    os.environ[SPACE] = ",".join(map(str, space))
+    os.environ[SPACE] = json.dumps(space)
     # The setup may ask for more than a model's configuration allows; other engines permit it, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
     if settings.shards > 1 and not settings.gpu:
@@ -305,9 +306,9 @@ def keyed_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
 def token_space() -> tuple[TokenSpace, Owner]:
     """This engine's token space, and the owner of its model."""
     if not _space:
-        valid, student_eos, teacher_eos, owner = os.environ[SPACE].split(",")
+        valid, student_eos, teacher_eos, owner = json.loads(os.environ[SPACE])
         assert owner in ("student", "teacher")
-        _space.append((TokenSpace(int(valid), int(student_eos), int(teacher_eos)), owner))
+        _space.append((TokenSpace(valid, student_eos, teacher_eos), owner))
     return _space[0]
 
 

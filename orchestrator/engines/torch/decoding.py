@@ -55,7 +55,7 @@ def generate(
         else:
             batch.advance(batch.student_round(behavior))
         pulse.advance()
-    return batch.record.finish(requests, student.space.student_eos, blended=behavior.needs_teacher)
+    return batch.record.finish(requests, student.space.emitted, blended=behavior.needs_teacher)
 
 
 class _Batch:
@@ -68,7 +68,7 @@ class _Batch:
         requests: list[Request],
         decoding: Decoding,
     ):
-        self._eos = student.space.student_eos
+        self._eos = student.space.emitted
         self._decoding = decoding
         prompts = [request.prompt_ids for request in requests]
         keys = [request.key for request in requests]

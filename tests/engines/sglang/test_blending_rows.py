@@ -4,6 +4,7 @@ that.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, pa
 from orchestrator.engines.sglang.calls import ROWS, Answer, Generate, Settings
 from orchestrator.errors import NotFinite
 from orchestrator.policy.spec import Behavior
+from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.workers.engines import job_of
 from tests import tiny
 
@@ -54,6 +56,12 @@ def test_an_order_arrives_as_it_was_sent(behavior: Behavior) -> None:
     key = tiny.requests(2)[-1].key
     order = Order(behavior, key, tiny.SPACE, max_tokens=7, support=4, drafted=3, forced=(1, 2))
     assert Order.of_parameters(order.as_parameters() | {"another's": 1}) == order
+
+
+def test_several_stop_ids_travel_with_an_order() -> None:
+    space = TokenSpace(10, [3, 1], [6, 1])
+    order = Order(BLENDED[0], tiny.requests(1)[0].key, space, max_tokens=7)
+    assert Order.of_parameters(json.loads(json.dumps(order.as_parameters()))) == order
 
 
 @pytest.mark.parametrize("support", [0, 1, 4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,3 +130,24 @@ def test_another_version_of_sglang_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9.9")
     with pytest.raises(RuntimeError, match=r"sglang 9.9.9 is installed: expected 0\.5\.20"):
         private.check_version()
+
+
+@pytest.mark.parametrize(("own", "teachers"), [(3, 7), ([3, 5], [7, 3])])
+def test_stop_ids_reach_the_processes_of_an_engine(
+    own: Any, teachers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        """Ends the start of an engine once its variables are set."""
+
+    def stop(_: Settings) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(private, "_arguments", stop)
+    monkeypatch.setattr(private, "_space", [])
+    monkeypatch.setitem(sys.modules, "sglang.srt.entrypoints.engine", SimpleNamespace(Engine=dict))
+    monkeypatch.setenv(private.SPACE, "")
+    monkeypatch.setenv("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "")
+    settings = replace(granted(1), valid=10, student_eos=own, teacher_eos=teachers)
+    with pytest.raises(Stopped):
+        private.open_engine(settings)
+    assert private.token_space() == (TokenSpace(10, own, teachers), "student")

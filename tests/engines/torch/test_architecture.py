@@ -197,7 +197,7 @@ def test_a_pair_is_sampled_blended_scored_trained_and_loaded_again(
 @pytest.mark.parametrize("name", TRAINED)
 def test_sizes_are_read_off_the_files(name: str, tmp_path: Path) -> None:
     save_pair(tmp_path, name)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "student")
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "student")
     shape = shape_of("student", tmp_path / "student")
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
     tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)

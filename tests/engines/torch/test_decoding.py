@@ -4,6 +4,7 @@ enumeration.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import NotFinite
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, TrustRegion
+from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, concatenate
 from tests import tiny
 from tests.policy import reference
@@ -262,6 +264,33 @@ def test_a_teacher_that_samples_emits_the_students_eos() -> None:
         assert tiny.TEACHER_EOS not in response
         assert rollouts.student_BT[row, : len(response)].numpy() == pytest.approx(
             expected[range(len(response)), response], abs=1e-10
+        )
+
+
+@pytest.mark.parametrize("behavior", [Student(), TrustRegion(0.05)])
+def test_every_stop_id_of_a_student_ends_its_responses(behavior: Behavior) -> None:
+    """The first of them stands for all, with the sum of their probabilities."""
+    space = TokenSpace(tiny.VALID, [tiny.STUDENT_EOS, 2, 7], [tiny.TEACHER_EOS, 2])
+    student = replace(tiny.student(torch.float64), space=space)
+    teacher = replace(tiny.teacher(torch.float64), space=space)
+    requests = tiny.requests(SAMPLES)
+    rollouts = generate(student, teacher, requests, behavior, Decoding(MAX_TOKENS, TOP_K))
+    assert not rollouts.truncated_B.all()
+    for row, request in enumerate(requests):
+        response = rollouts.response(row)
+        assert not {2, 7, tiny.TEACHER_EOS} & set(response)
+        assert bool(rollouts.truncated_B[row]) == (response[-1] != tiny.STUDENT_EOS)
+        ids = torch.tensor([[*request.prompt_ids, *response]])
+        with torch.no_grad():
+            logits = student.model(input_ids=ids, use_cache=False).logits[0]
+        # Brute force: probabilities of the raw ids, the teacher's own masked.
+        p = logits[len(request.prompt_ids) - 1 : -1, : tiny.VALID].exp()
+        p[:, tiny.TEACHER_EOS] = 0
+        p = p / p.sum(-1, keepdim=True)
+        p[:, tiny.STUDENT_EOS] += p[:, 2] + p[:, 7]
+        expected = p[range(len(response)), response].log()
+        assert rollouts.student_BT[row, : len(response)].numpy() == pytest.approx(
+            expected.numpy(), abs=1e-10
         )
 
 

@@ -118,7 +118,7 @@ def letters() -> Pair:
 def law_after(behavior: Behavior, prompt: Prompt) -> dict[Prompt, Array]:
     """μ (V,) after every prefix of fewer than WORD tokens."""
     laws: dict[Prompt, Array] = {}
-    for inner in itertools.product(range(LETTERS.student_eos), repeat=WORD - 1):
+    for inner in itertools.product(range(LETTERS.emitted), repeat=WORD - 1):
         log_p, log_q = _letter_readings(prompt, inner)
         for t in range(WORD):
             if inner[:t] not in laws:
@@ -138,9 +138,9 @@ def _letter_readings(prompt: Prompt, inner: Prompt) -> tuple[Array, Array]:
 def words() -> Iterator[Prompt]:
     """Every response there is: EOS ends it, WORD tokens at most."""
     for length in range(WORD):
-        for inner in itertools.product(range(LETTERS.student_eos), repeat=length):
-            yield (*inner, LETTERS.student_eos)
-    yield from itertools.product(range(LETTERS.student_eos), repeat=WORD)
+        for inner in itertools.product(range(LETTERS.emitted), repeat=length):
+            yield (*inner, LETTERS.emitted)
+    yield from itertools.product(range(LETTERS.emitted), repeat=WORD)
 
 
 def probability(laws: dict[Prompt, Array], word: Prompt) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -605,6 +606,17 @@ def test_a_saved_model_is_the_trained_one(
         assert torch.equal(
             loaded.eval()(input_ids=ids).logits, expected.eval()(input_ids=ids).logits
         )
+
+
+def test_a_saved_model_ends_with_the_students_own_ids(tmp_path: Path) -> None:
+    engine, student = learner(dtype=torch.float32)
+    student.model.config.eos_token_id = 3
+    student.model.generation_config.eos_token_id = [5, 3]
+    engine.export(tmp_path)
+    found = []
+    for name in ("config", "generation_config"):
+        found.append(json.loads((tmp_path / f"{name}.json").read_text())["eos_token_id"])
+    assert found == [3, [5, 3]]
 
 
 @pytest.mark.parametrize("tied", [True, False])
