@@ -9,9 +9,11 @@ The supervised updates after it differ from one kind of CPU to another in their 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +90,24 @@ def _unpacked(
 
 
 def without_layers(model: PreTrainedModel, left_out: list[int]) -> PreTrainedModel:
-    """The model without some of its layers, which are counted from 0."""
-    decoder: Any = model.base_model
-    layers = [layer for number, layer in enumerate(decoder.layers) if number not in left_out]
-    for number, layer in enumerate(layers):
-        layer.self_attn.layer_idx = number  # its place in the cache
-    decoder.layers = torch.nn.ModuleList(layers)
-    config = model.config
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None:  # one for each layer
-        config.layer_types = [kind for number, kind in enumerate(kinds) if number not in left_out]
-    config.num_hidden_layers = len(layers)
-    return model
+    """A copy of the model without some of its layers, which are counted from 0."""
+    config = deepcopy(model.config)
+    kept = [number for number in range(config.num_hidden_layers) if number not in left_out]
+    if getattr(config, "layer_types", None) is not None:  # one for each layer
+        config.layer_types = [config.layer_types[number] for number in kept]
+    config.num_hidden_layers = len(kept)
+    places = {str(number): str(place) for place, number in enumerate(kept)}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        # The first number in a name is that of its layer: `model.layers.12.mlp.up_proj.weight`.
+        before, number, after = re.fullmatch(r"(.*?)(?:\.(\d+)(\..*))?", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        if number is None:
+            tensors[name] = tensor
+        elif number in places:
+            tensors[f"{before}.{places[number]}{after}"] = tensor
+    cut = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    cut.load_state_dict(tensors)
+    return cut
 
 
 def _solved(
@@ -142,7 +150,7 @@ def _answered(
     for start in range(0, len(prompts), ANSWERED_AT_ONCE):
         asked = [list(prompt.ids) for prompt in prompts[start : start + ANSWERED_AT_ONCE]]
         examples += _answers(teacher, asked, setup)
-    stream = iter(examples)
+    stream = cycle(examples)  # fewer than asked for where generated prompts are too long
     return lambda: list(islice(stream, recipe.batch))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Model, Recipe, Setup
 from orchestrator.errors import UserError
@@ -19,6 +19,7 @@ from orchestrator.models import made_models
 from orchestrator.models.embedded import make_tokenizer
 from orchestrator.models.identity import model_identity
 from orchestrator.models.making import check_package, make, package_file
+from orchestrator.models.packaged import without_layers
 from tests.sweeps import TINY_SETUP
 
 SHAPE = {"hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
@@ -74,6 +75,30 @@ def test_a_student_has_the_layers_of_its_teacher_but_for_those_left_out(
         assert torch.equal(tensor, whole[name.replace("layers.1.", "layers.3.")]), name
     assert len(whole) - len(cut) == 2 * sum("layers.0." in name for name in whole)
     assert (student / "tokenizer.json").read_bytes() == (teacher / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_neox", "gpt2", "qwen3_moe"])
+def test_layers_can_be_left_out_of_any_decoder(kind: str) -> None:
+    sizes = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    if kind == "qwen3_moe":
+        sizes |= {
+            "num_key_value_heads": 1,
+            "num_experts": 3,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+        }
+    torch.manual_seed(0)
+    whole = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+    before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    cut = without_layers(whole, [0, 2]).eval()
+    ids = torch.tensor([[1, 2, 3]])
+    assert cut(input_ids=ids).logits.shape == (1, 3, 16)
+    # Without its last layers a model gives the hidden states that the whole one has there.
+    states = whole(input_ids=ids, output_hidden_states=True).hidden_states
+    front = without_layers(whole, [2, 3]).eval()
+    hidden = front(input_ids=ids, output_hidden_states=True).hidden_states
+    assert torch.equal(hidden[1], states[1])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in whole.state_dict().items())
 
 
 def test_updates_bring_a_student_nearer_to_its_teachers_answers_in_the_same_bytes_each_time(
