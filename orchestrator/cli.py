@@ -55,7 +55,8 @@ def _of_files(error: OSError, writes_there: bool) -> UserError:
     A command that `writes_there` alone without --out can be told another place.
     """
     path, reason = Path(error.filename or "file system"), error.strerror or str(error)
-    unreadable = path.exists() and not os.access(path, os.R_OK)
+    # Unlike `Path.exists`, `os.access` takes names of any length.
+    unreadable = os.access(path, os.F_OK) and not os.access(path, os.R_OK)
     if error.errno not in UNWRITABLE or error.filename is None or unreadable:
         return UserError(f"{path}: {reason}")
     folder = path if path.is_dir() else path.parent

@@ -26,6 +26,7 @@ from tests.sweeps import NO_MIRROR, TINY_SETUP, TINY_SHAPE, environment, trb
 SHA = "0" * 64
 # The config.json of a model folder that agrees with TINY_SETUP.
 MODEL_CONFIG = {
+    "model_type": "qwen3",
     "vocab_size": 56,
     "num_hidden_layers": 1,
     "hidden_size": 16,
@@ -478,9 +479,9 @@ def test_models_that_are_not_as_declared(tmp_path: Path, capsys: Capture) -> Non
     wide = write_model(tmp_path / "wide", hidden_size=32)
     shape = refused(capsys, write_sweep(tmp_path, student=wide))
     assert_names(shape, "tiny.student.shape.hidden: 16", "32")
-    student, teacher = write_model(tmp_path / "s"), write_model(tmp_path / "t", vocab_size=60)
+    student, teacher = write_model(tmp_path / "s"), write_model(tmp_path / "t", vocab_size=40)
     vocabularies = refused(capsys, write_sweep(tmp_path, student=student, teacher=teacher))
-    assert_names(vocabularies, "tiny.teacher", "60", "56")
+    assert_names(vocabularies, "tiny.teacher", "40", "56")
 
 
 @pytest.mark.parametrize("config", ["{", "[1]"])

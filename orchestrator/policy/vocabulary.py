@@ -103,12 +103,12 @@ class TokenSpace:
         """Move the mass of `ids` to the emitted id, in place."""
         if not ids:
             return
-        # Taken out in one copy, since a gradient needs the values that are overwritten below.
-        stop, *moved = log_prob[..., [self.emitted, *ids]].unbind(-1)
-        for part in moved:
-            stop = torch.logaddexp(stop, part)
+        # Copies, since a gradient needs the values that are overwritten below.
+        stop = log_prob[..., self.emitted].clone()
+        for number in ids:
+            stop = torch.logaddexp(stop, log_prob[..., number].clone())
+            log_prob[..., number] = NEG_INF
         log_prob[..., self.emitted] = stop
-        log_prob[..., list(ids)] = NEG_INF
 
     def _mask_padding(self, logits: Tensor) -> Tensor:
         """Copy the logits of shared rows in float32 or better, −inf at padding ids."""

@@ -334,8 +334,8 @@ def edit_json(file: Path, **changes: Any) -> None:
 
 def test_a_local_pair_is_read_off_its_folders(pair: Pair) -> None:
     setup = pair.setup
-    assert setup.student.shape == replace(SHAPE, parameters=1)
-    assert setup.teacher.shape == replace(SHAPE, layers=5, tied=False, parameters=1)
+    assert setup.student.shape == replace(SHAPE, parameters=2176)
+    assert setup.teacher.shape == replace(SHAPE, layers=5, tied=False, parameters=4288)
     assert (setup.student.eos, setup.teacher.eos) == (60, [61, 60])
     assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
     assert setup.student.revision == folder_sha256(pair.student)
@@ -470,7 +470,7 @@ def test_what_is_given_stands(pair: Pair, tmp_path: Path) -> None:
     path = own_setup(tmp_path, given, {"path": str(pair.teacher)})
     student = load_experiment(path).setups["tiny"].student
     assert (student.eos, student.revision) == (3, "a" * 64)
-    assert student.shape == replace(SHAPE, layers=7, parameters=1)
+    assert student.shape == replace(SHAPE, layers=7, parameters=2176)
 
 
 def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(pair: Pair) -> None:
@@ -639,7 +639,12 @@ INDEX = {"weight_map": dict.fromkeys(names_of(weights(5, tied=False)), "model-1-
             "{}/model.safetensors.index.json is broken",
         ),
         (
-            {"config.json": json.dumps(CONFIG | {"model_type": "lama"}).encode()},
+            {
+                "config.json": json.dumps(
+                    CONFIG
+                    | {"model_type": "lama", "num_hidden_layers": 5, "tie_word_embeddings": False}
+                ).encode()
+            },
             "model_type: 'lama': expected a decoder whose passes are computed as by",
         ),
         (

@@ -110,11 +110,16 @@ def test_the_plan_names_data_files_that_are_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)
-    (tmp_path / "eval").mkdir()
-    (tmp_path / "eval" / "aime24.jsonl").touch()
     smoke, runs = str(SHIPPED / "math-smoke.yaml"), str(tmp_path / "runs")
+    there = tmp_path / "eval" / "aime24.jsonl"
+    there.parent.mkdir()
+    there.touch()
+    with pytest.raises(SystemExit) as ended:  # a file that is there is read
+        main(["plan", smoke, f"data_dir={tmp_path}", "--runs", runs])
+    assert ended.value.code == 2
+    assert f"trb: {there}: sha256 " in capsys.readouterr().err
+    there.unlink()
     out = plan(capsys, smoke, f"data_dir={tmp_path}", "--runs", runs)
     files = "train/math_train.jsonl, train/gsm8k_train_sample.jsonl, eval/gsm8k_test.jsonl"
-    assert f"Not in {tmp_path} yet: {files}" in out
     assert f"`trb data fetch {tmp_path}`" in out
-    assert "aime24" not in out
+    assert f"Not in {tmp_path} yet: {files}" in out

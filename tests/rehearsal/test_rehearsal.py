@@ -24,7 +24,7 @@ PAIRS = [
 # What the host reads of the device, and so waits for: in two micro-batches of learning, in one pass
 # of scoring, in one step or round of decoding. A blended round is judged in nine parts.
 READS = {
-    "learning": 7,
+    "learning": 5,
     "scoring": 4,
     "torch, alone": 6,
     "torch, blending": 24,

@@ -159,6 +159,9 @@ def test_the_run_says_what_its_data_were(trial: tuple[RunReader, WorkerSpec]) ->
         "too_long": 0,
         "prompts": 8,
         "golds": {"given": 4, "none": 4},
+        "overlap": {
+            "arithmetic_short": {"problems": 1, "of": 8, "used": 1, "example": "6+1=?"},
+        },
     }
 
 

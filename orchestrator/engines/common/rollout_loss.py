@@ -135,20 +135,18 @@ def measure(hidden: Tensor, head: Tensor, targets: Targets, space: TokenSpace) -
     stride = -(-len(hidden) // MASS_SAMPLE)
     read = targets.part(slice(None, None, stride))
     log_p = space.student_log_prob(head_logits(hidden[::stride], head))
-    share = float(objective.support_mass(log_p.gather(-1, read.support)).mean())
+    share = objective.support_mass(log_p.gather(-1, read.support)).mean()
     gap = (log_p.gather(-1, read.tokens[:, None])[:, 0] - read.recorded.log_p).double()
     # Tokens come from μ, so that the weight p/μ makes the mean one over p: its expectation is the
     # divergence of the sampler's p from the learner's, and no summand is negative (Schulman 2020).
     divergence = (read.recorded.log_p - read.log_mu).double().exp() * (gap.expm1() - gap)
-    return Readings(
-        {
-            "support_mass_student": share * len(hidden),
-            "support_mass_teacher": float(objective.support_mass(targets.log_q).sum()),
-            "sampler_gap": float(gap.abs().mean()) * len(hidden),
-            "sampler_kl": float(divergence.mean()) * len(hidden),
-        },
-        gap.abs().tolist(),
-    )
+    of_teacher = objective.support_mass(targets.log_q).sum()
+    means = [share, of_teacher, gap.abs().mean(), divergence.mean()]
+    # One copy to the host, which waits for the device once.
+    values = torch.cat([torch.stack([mean.double() for mean in means]), gap.abs()]).cpu().tolist()
+    count = len(hidden)
+    sums = [values[0] * count, values[1], values[2] * count, values[3] * count]
+    return Readings(dict(zip(MEASURED, sums, strict=True)), values[4:])
 
 
 def largest_gap(gaps: list[float]) -> dict[str, float]:

@@ -257,7 +257,7 @@ async def update_weights(engine: Any, folder: str, version: str) -> None:
 
 
 def tensor_digests(engine: Any) -> dict[str, str]:
-    """Digests of the tensors in an idle engine, by Hugging Face name; see `_whole_tensors`."""
+    """Digests of the tensors in an idle engine, by Hugging Face name; see `_tensor_parts`."""
     with tempfile.TemporaryDirectory(prefix="trb-digests-") as folder:
         path = Path(folder) / "digests.json"
         engine.collective_rpc("write_digests", path=str(path))
