@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 EPSILON, ALPHA, TOKENS = 0.05, 0.5, 12
 BEHAVIORS = (Student(), TrustRegion(EPSILON), Fusion(ALPHA))
 # Mean distance of a log-probability, and of KL(μ‖p), from transformers in the same dtype.
-NATS = {"float32": 1e-4, "bfloat16": 0.25}
+NATS = {"float32": 1e-4, "bfloat16": 0.15}
 OF_BETA = {"float32": 1e-3, "bfloat16": 0.02}
 OF_KL = {"float32": 1e-4, "bfloat16": 1e-3}
 
