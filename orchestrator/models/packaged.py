@@ -35,7 +35,7 @@ from orchestrator.models.made_models import WEIGHTS
 from orchestrator.models.supervised import Example, Report, train
 from orchestrator.records.files import file_sha256
 
-THREADS = 1  # the last digits of sums depend on it; more would wait for each other on a busy machine
+THREADS = 1  # the last digits of sums depend on it; more would wait on a busy machine
 WARMUP_UPDATES = 5
 ANSWERED_AT_ONCE = 64  # prompts
 

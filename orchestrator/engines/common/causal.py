@@ -75,7 +75,8 @@ class CausalModel:
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (…, rows) of `hidden` (…, H)."""
         if self.precise_head:
-            return head_logits(hidden, self.head_weight)
+            head = self.model.get_output_embeddings()
+            return head_logits(hidden, head.weight, getattr(head, "bias", None))
         return self.model.get_output_embeddings()(hidden)
 
 

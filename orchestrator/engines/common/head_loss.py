@@ -35,7 +35,7 @@ def summed_loss(hidden: Tensor, head: Tensor, support: Tensor | None, loss: Loss
     return _SummedLoss.apply(hidden, head, support, loss)  # pyright: ignore[reportReturnType]
 
 
-def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
+def head_logits(hidden: Tensor, head: Tensor, bias: Tensor | None = None) -> Tensor:
     """Logits (…, V) of hidden states (…, H) and a head (V, H), in float32 or better.
 
     Products of 16-bit numbers are exact in float32, so that only their sum is rounded. The head is
@@ -44,7 +44,7 @@ def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
     with torch.autocast(hidden.device.type, enabled=False):
         head = head.to(hidden.dtype)
         if hidden.dtype not in (torch.bfloat16, torch.float16):
-            return linear(hidden, head)
+            return linear(hidden, head, None if bias is None else bias.to(hidden.dtype))
         rows = hidden.flatten(0, -2)
         if _accumulates_precisely(rows):
             logits = _product(rows, head.T)
@@ -57,6 +57,8 @@ def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
             for start in range(0, len(head), size):
                 part = slice(start, start + size)
                 logits[:, part] = (head[part].float() @ wide).T
+        if bias is not None:
+            logits += bias
         return logits.unflatten(0, hidden.shape[:-1])
 
 

@@ -79,6 +79,8 @@ def test_logits_of_16_bit_factors_are_rounded_once(
     assert logits.dtype == torch.float32
     assert logits.shape == (3, 2, 37)
     assert float((logits - exact).abs().max()) < 1e-5
+    bias = torch.arange(37).bfloat16()
+    assert float((head_logits(hidden, head, bias) - exact - bias).abs().max()) < 1e-5
     rounded = hidden @ head.bfloat16().T
     assert float((rounded - exact).abs().max()) > 1e-3
     assert head_logits(hidden[:0], head).shape == (0, 2, 37)
@@ -88,5 +90,6 @@ def test_logits_of_16_bit_factors_are_rounded_once(
 def test_logits_of_wide_factors_are_those_of_a_linear_layer(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(2, 5, 16, generator=generator, dtype=dtype)
-    head = torch.nn.Linear(16, 37, bias=False, dtype=dtype)
-    assert torch.equal(head_logits(hidden, head.weight), head(hidden))
+    for biased in (False, True):
+        head = torch.nn.Linear(16, 37, bias=biased, dtype=dtype)
+        assert torch.equal(head_logits(hidden, head.weight, head.bias), head(hidden))
