@@ -37,6 +37,7 @@ from orchestrator.records.files import file_sha256
 
 THREADS = 1  # the last digits of sums depend on it; more would wait on a busy machine
 WARMUP_UPDATES = 5
+REPORT_EVERY = 2  # updates of several seconds each
 ANSWERED_AT_ONCE = 64  # prompts
 
 
@@ -64,7 +65,7 @@ def build(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -
         model = without_layers(model, recipe.without_layers)
         model.config.eos_token_id = maker.eos
     if recipe.updates:
-        train(model, draw, recipe, maker.closing_id, report, WARMUP_UPDATES)
+        train(model, draw, recipe, maker.closing_id, report, WARMUP_UPDATES, REPORT_EVERY)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

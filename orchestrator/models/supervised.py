@@ -26,6 +26,7 @@ def train(
     eos: int,
     report: Report,
     warmup: int = WARMUP_UPDATES,
+    report_every: int = REPORT_EVERY,
 ) -> None:
     """Train on the examples that `draw` gives for each update, by their loss on responses only.
 
@@ -52,7 +53,7 @@ def train(
                 loss += _backward(model, part, total, eos)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if (update + 1) % REPORT_EVERY == 0 or update + 1 == recipe.updates:
+        if (update + 1) % report_every == 0 or update + 1 == recipe.updates:
             report({"update": update + 1, "of": recipe.updates, "loss": loss})
 
 
