@@ -10,7 +10,13 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from orchestrator.config import Model, Recipe, Setup
 from orchestrator.errors import UserError
@@ -107,8 +113,23 @@ def test_updates_bring_a_student_nearer_to_its_teachers_answers_in_the_same_byte
     setup = pair(teacher, updates=40)
     (first, reports), (second, _) = (made(setup, tmp_path / name) for name in ("a", "b"))
     assert made_models.recorded(first) == made_models.recorded(second)
-    assert reports[-1]["update"] == reports[-1]["of"] == 40
-    assert reports[-1]["loss"] < reports[0]["loss"]
+    assert [report["update"] for report in reports] == list(range(2, 41, 2))
+    assert all(report["of"] == 40 for report in reports)
+    untouched, _ = made(pair(teacher, updates=0), tmp_path / "c")
+    assert distance(teacher, first) < 0.9 * distance(teacher, untouched)
+
+
+def distance(teacher: Path, student: Path) -> float:
+    """Nats by which the teacher's laws differ from the student's after sums, KL(q‖p) on average."""
+    laws: list[torch.Tensor] = []
+    for folder in (teacher, student):
+        model = Qwen3ForCausalLM.from_pretrained(folder).eval()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        sums = [tokenizer.encode(f"{a}+{b}=?\n") for a in range(1, 10) for b in range(1, 10)]
+        with torch.no_grad():
+            laws.append(model(input_ids=torch.tensor(sums)).logits[:, -1].log_softmax(-1))
+    log_q, log_p = laws
+    return float((log_q.exp() * (log_q - log_p)).sum(-1).mean())
 
 
 def test_what_a_student_is_made_of_decides_its_name(teacher: Path) -> None:
