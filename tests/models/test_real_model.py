@@ -31,6 +31,7 @@ from orchestrator.models.checkpoints import checkpoint_of
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Fusion, Objective, Student, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
+from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.study import Study
 from tests.policy import reference
 from tests.sweeps import ROOT
@@ -40,7 +41,8 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real")]
 Array = NDArray[np.float64]
 EPSILON, ALPHA, TOKENS = 0.05, 0.5, 12
 BEHAVIORS = (Student(), TrustRegion(EPSILON), Fusion(ALPHA))
-# Mean distance of a log-probability, and of KL(μ‖p), from transformers in the same dtype.
+# Mean distance of a log-probability, of β and of KL(μ‖p) from transformers in the same dtype. Measured
+# on this pair: up to 8e-6, 6e-6 and 3e-6 in float32, 0.062, 0.005 and 3e-6 in bfloat16.
 NATS = {"float32": 1e-4, "bfloat16": 0.15}
 OF_BETA = {"float32": 1e-3, "bfloat16": 0.02}
 OF_KL = {"float32": 1e-4, "bfloat16": 1e-3}
@@ -54,7 +56,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     setup = yaml.safe_load((ROOT / "experiments/setups/smollm.yaml").read_text(encoding="utf-8"))
     setup["teacher"]["recipe"] |= {"updates": 2, "batch": 4}
     setup["student"]["recipe"] |= {"updates": 1, "batch": 4}
-    setup["training"] |= {"steps": 2, "prompts_per_step": 2, "checkpoint_every": 1}
+    setup["training"] |= {"steps": 1, "prompts_per_step": 2, "checkpoint_every": 1}
     setup["evaluation"] |= {"rescore": False}
     setup["evaluation"]["benchmarks"]["word_problems"]["limit"] = 2
     (folder / "setups/few.yaml").write_text(yaml.safe_dump(setup), encoding="utf-8")
@@ -144,7 +146,6 @@ def test_blended_positions_are_those_of_transformers(sweep: Path, dtype: Dtype) 
                     kl = float(rollouts.measured["behavior_kl"][row, t])
                     apart["kl"].append(kl - reference.kl(log_mu, log_p[t]))
         mean = {name: float(np.abs(found).mean()) for name, found in apart.items() if found}
-        print(dtype, behavior, mean, {n: float(np.mean(x)) for n, x in apart.items() if x})
         assert max(mean["p"], mean["q"], mean["mu"]) <= NATS[dtype], behavior
         assert mean.get("beta", 0) <= OF_BETA[dtype], behavior
         if isinstance(behavior, TrustRegion):
@@ -207,14 +208,13 @@ def test_a_sweep_trains_keeps_and_evaluates_it(sweep: Path, dtype: Dtype) -> Non
     (trial,) = (unit for unit in study.units if unit.is_trial)
     reader = study.reader(trial)
     rows = [json.loads(line) for line in (reader.path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [0, 1]
-    assert all(math.isfinite(row["loss"]) and row["loss"] > 0 for row in rows)
-    # Each step's budget is its own, and blended positions use it up.
-    assert 0 < rows[0]["behavior_kl"] <= 0.0505
-    folder = reader.checkpoint_path(2)
+    assert [row["step"] for row in rows] == [0]
+    assert math.isfinite(rows[0]["loss"])
+    assert rows[0]["loss"] > 0
+    assert 0.5 * EPSILON < rows[0]["behavior_kl"] < 1.01 * EPSILON
+    assert not list(pending_slices(study))
+    folder = reader.checkpoint_path(1)
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.num_hidden_layers == experiment.setups["few"].student.shape.layers
     assert model.generation_config.eos_token_id == 2
     assert AutoTokenizer.from_pretrained(folder).eos_token_id == 2
-    print(sorted(str(p.relative_to(reader.path)) for p in reader.path.rglob("*")))
-    print(rows)
