@@ -146,12 +146,22 @@ def _copy(shipped: ShippedModel, folder: Path) -> None:
     try:
         verify_files(scratch, shipped.files, "install trb again")
         made_models.record(folder, files_in=scratch)
-        os.replace(scratch, folder)
-    except OSError:
-        if not folder.is_dir():  # else another process was faster and wrote the same files
-            raise
+        put_in_place(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def put_in_place(scratch: Path, folder: Path) -> None:
+    """Rename a finished folder, unless another process was faster.
+
+    Its files are the same: `made_models.record` refuses others.
+    """
+    try:
+        os.replace(scratch, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(scratch)
 
 
 def are_there(setup: Setup, runs: Path) -> bool:
@@ -177,7 +187,7 @@ def _make(spec: dict[str, Any], parent: Parent) -> None:
     except UserError:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    os.replace(scratch, target)
+    put_in_place(scratch, target)
 
 
 if __name__ == "__main__":
