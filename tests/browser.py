@@ -114,7 +114,8 @@ class Browser:
             case "Runtime.exceptionThrown":
                 self.problems.append(told["exceptionDetails"]["text"])
             case "Runtime.consoleAPICalled":
-                self.problems.append(f"console.{told['type']}")
+                said = " ".join(str(part.get("value", "")) for part in told["args"])
+                self.problems.append(f"console.{told['type']}: {said}")
             case "Network.loadingFailed":
                 self.problems.append(told["errorText"])
             case "Network.requestWillBeSent":
