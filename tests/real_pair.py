@@ -173,6 +173,7 @@ def check_updates(given: Job, sampler: Sampler, engine: Engine, dtype: Dtype, fo
     assert first["loss"] == pytest.approx(np.mean(losses), rel=1e-4 if dtype == "float32" else 0.05)
     trainer.save(folder)
     exported = folder / "exported"
+    exported.mkdir()
     trainer.export(exported)
     ids = [*asked[0].prompt_ids, *rollouts.response(0)]
     after = alone(str(exported), dtype)

@@ -18,7 +18,7 @@ from tests.engines.installed import skip_without
 from tests.engines.torch.test_architecture import EXACT, check_pair, save_pair
 from tests.real_pair import check_blended, check_updates, make_sweep, quick_job
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,10 @@ def test_a_pair_of_another_architecture(name: str, sampled_by: str, tmp_path: Pa
     skip_without("sglang" if sampled_by == "sglang" else "verl")
     save_pair(tmp_path, name)
     job = job_of(tiny.worker_spec(tmp_path, draft_length=3))
+    # SGLang's cache is as large as the longest sequences ask.
+    training = replace(job.setup.training, max_prompt_tokens=32)
+    evaluation = replace(job.setup.evaluation, max_response_tokens=32)
+    job = replace(job, setup=replace(job.setup, training=training, evaluation=evaluation))
     sampling = open_engine(sampled_by, job)
     training = open_engine("torch" if sampled_by == "sglang" else "verl", replace(job, steps=2))
     try:

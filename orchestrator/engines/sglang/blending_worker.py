@@ -201,10 +201,6 @@ class BlendingWorker(BaseSpecWorker):
             rows = torch.tensor(complete, device=batch.device)
             reqs = [batch.reqs[row] for row in complete]
             space = _order(reqs[0]).space
-            for req in reqs:
-                # SGLang would also stop at ids of the student's configuration. The only stop event
-                # is emitted as one id; no other stop id has mass.
-                req.eos_token_ids = {space.emitted}
             draws, responses, forced = self._given(reqs, 1)
             log_p = space.student_log_prob(student_logits[rows])
             drafts = sampled(

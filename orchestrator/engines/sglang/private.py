@@ -86,6 +86,7 @@ def prepare() -> None:
         register_sampler_backend(name, _sampler_class())
     _let_padding_read_zeros()
     _let_schedulers_digest()
+    _let_calls_name_stop_ids()
 
 
 def _let_padding_read_zeros() -> None:
@@ -104,6 +105,12 @@ def _let_padding_read_zeros() -> None:
         return answer
 
     manager.resume_memory_occupation = resume_cleared
+
+
+def _let_calls_name_stop_ids() -> None:
+    """End responses at the ids of a call alone: a setup may not take the ids in a model's files."""
+    config = importlib.import_module("sglang.srt.configs.model_config")
+    config.ModelConfig._get_hf_eos_token_id = lambda self: set()
 
 
 def _let_schedulers_digest() -> None:
