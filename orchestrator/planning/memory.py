@@ -87,7 +87,7 @@ def memory(
         student_weights=student / sampling.count,
         teacher_weights=teacher / scorer.count,
         learner_state=learner_gib(setup) / learner.count,
-        workspace=peak_alone - resident - (alone.parts["KV cache"] if alone else kv_alone),
+        workspace=peak_alone - resident - _of_others(alone, kv_alone),
         kv_student=kv_alone,
         kv_teacher=kv_both - kv_alone,
         sequences_decoded_vanilla=decoded_alone,
@@ -103,6 +103,13 @@ def memory(
         sequences_at_once_vanilla=fits_alone,
         sequences_at_once_blending=fits_both,
     )
+
+
+def _of_others(granted: Budget | None, kv_alone: float) -> float:
+    """GiB of the cache, at least of one sequence, and of a learner that stays beside it."""
+    if granted is None:
+        return kv_alone
+    return granted.parts["KV cache"] + granted.parts.get("trainer", 0.0)
 
 
 def _sequences(granted: Budget | None, setup: Setup, length: int | None = None) -> int:
