@@ -29,7 +29,7 @@ or is marked as an assumption. `make rehearse-gpu` counts again and compares.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Model, Runtime, Setup
@@ -268,7 +268,7 @@ def is_pooled(setup: Setup) -> bool:
 class _Serving:
     """A serving engine's `parts` but its KV cache, its requests, and slots of `slot_bytes` each."""
 
-    parts: Mapping[str, float]
+    parts: dict[str, float]
     requests: int
     slots: int
     slot_bytes: int
@@ -463,7 +463,9 @@ def _fastest(case: _Case, room_gib: float) -> _Pass | None:
     found: list[_Pass] = []
     ways = _ways(case)
     for way in ways:
-        fitting = [tokens for tokens in _sizes(case) if _Pass(tokens, way).gib(case.setup) <= room_gib]
+        fitting = [
+            tokens for tokens in _sizes(case) if _Pass(tokens, way).gib(case.setup) <= room_gib
+        ]
         if fitting:
             found.append(_Pass(fitting[0], way))
         elif _Pass(case.longest, way).gib(case.setup) <= room_gib and way == ways[-1]:

@@ -133,7 +133,9 @@ def _check_resident(name: str, setup: Setup, resident: bool | None) -> None:
     sampler, trainer = setup.engine.sampler, setup.engine.trainer
     if resident and not catalog.stays(sampler, trainer):
         raise refuse(
-            "runtime.resident", True, f"null or false where {sampler} samples and {trainer} trains, as in {name}"
+            "runtime.resident",
+            True,
+            f"null or false where {sampler} samples and {trainer} trains, as in {name}",
         )
 
 

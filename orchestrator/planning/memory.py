@@ -24,7 +24,7 @@ class Memory:
     Where roles have GPUs of their own, each part is what the GPUs of its role hold of it.
     `workspace` is neither weights nor cache while the student samples alone. `scoring` and
     `learning` are the least that these take; `learning_tokens` is the micro-batch of learning, 0
-    where it does not fit.
+    where it does not fit. Where the learner stays, `learning` counts the sampler's cache, too.
     """
 
     student_weights: float
@@ -45,6 +45,8 @@ class Memory:
     peak_blending: float
     sequences_at_once_vanilla: int  # on GPUs of this size; 0: does not fit
     sequences_at_once_blending: int
+    learning_recomputes: bool  # layers, in the backward pass
+    learner_stays: bool  # on the GPU while the student samples alone
 
 
 def memory(
@@ -102,6 +104,8 @@ def memory(
         peak_blending=max(others, peak_both),
         sequences_at_once_vanilla=fits_alone,
         sequences_at_once_blending=fits_both,
+        learning_recomputes=learns is not None and learns.checkpointing,
+        learner_stays=alone is not None and alone.resident,
     )
 
 

@@ -136,9 +136,7 @@ def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
     if not out_of_memory:
         return spec
     tokens = max(1, (spec.runtime.micro_batch_tokens or MOST_TOKENS) >> out_of_memory)
-    runtime = replace(
-        spec.runtime, micro_batch_tokens=tokens, checkpointing=True, resident=False
-    )
+    runtime = replace(spec.runtime, micro_batch_tokens=tokens, checkpointing=True, resident=False)
     return replace(spec, runtime=runtime)
 
 

@@ -159,7 +159,10 @@ def test_layers_are_kept_where_that_is_faster_by_the_model() -> None:
     # Rows of 512 tokens: passes of 1,024 without checkpointing would fit, and launch for longer
     # than recomputing takes.
     short = setup(
-        SGLANG, "training.max_prompt_tokens=256", "training.max_response_tokens=256", name="qwen3-0.6b"
+        SGLANG,
+        "training.max_prompt_tokens=256",
+        "training.max_response_tokens=256",
+        name="qwen3-0.6b",
     )
     found = budget(short, Runtime(resident=False), 29.0, "learning")
     assert (found.tokens, found.checkpointing) == (8192, True)
@@ -216,7 +219,9 @@ TRIALS: list[tuple[Situation, ...]] = [
 
 
 @pytest.mark.parametrize("sampling", TRIALS)
-def test_a_learner_stays_where_everything_fits_side_by_side(sampling: tuple[Situation, ...]) -> None:
+def test_a_learner_stays_where_everything_fits_side_by_side(
+    sampling: tuple[Situation, ...],
+) -> None:
     small = setup(*SHORT, name="qwen3-0.6b")
     learning = budget(small, DERIVED, H100, "learning", sampling=sampling)
     assert learning.resident
@@ -243,7 +248,11 @@ def test_in_a_process_of_its_own_a_learner_keeps_what_scoring_could_reuse() -> N
     scoring = budget(small, Runtime(resident=False), H100, "scoring")
     reused = scoring.parts["head"] + scoring.parts["activations"]
     learning = budget(
-        small, Runtime(placement=Placement("colocated", 1)), H100, "learning", sampling=("decoding",)
+        small,
+        Runtime(placement=Placement("colocated", 1)),
+        H100,
+        "learning",
+        sampling=("decoding",),
     )
     own = [learning.parts[name] for name in ("learner", "gradient", "loss", "activations")]
     assert apart.parts["trainer"] == pytest.approx(sum(own) + reused)
@@ -286,7 +295,9 @@ def test_a_learner_stays_or_moves_as_configured() -> None:
     forced = budget(small, Runtime(resident=True), A100, "decoding")
     assert forced.resident
     assert 2048 <= forced.kv_tokens < 128 * 2048
-    with pytest.raises(TooSmall, match=r"^runtime\.resident: true: expected null or false on a GPU"):
+    with pytest.raises(
+        TooSmall, match=r"^runtime\.resident: true: expected null or false on a GPU"
+    ):
         budget(small, Runtime(resident=True), 23.5, "learning")
 
 
