@@ -77,8 +77,8 @@ SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
 SCORED_BYTES = 20  # per such logit: counted
 # A checkpointed layer is computed twice forward and once backward, which costs as much as two.
 RECOMPUTING = 4 / 3
-# The kernels of a pass, some 5,800 (counted) of 5 µs each at 250 TFLOP/s (assumptions): work that
-# smaller passes do more often.
+# The operations of a pass, some 6,000 (counted) of 5 µs each at 250 TFLOP/s (assumptions): work
+# that smaller passes do more often.
 PASS_FLOP = 7e12
 # Of the full length of all requests: the least cache beside a learner that stays. Responses that
 # grow from nothing to full length hold half of it on average; SGLang sets requests back otherwise.
@@ -393,7 +393,7 @@ class _Pass:
     checkpointing: bool
 
     def gib(self, setup: Setup) -> float:
-        """What the backward pass needs of the forward pass."""
+        """Memory that the forward pass leaves for the backward pass."""
         if self.checkpointing:
             return self.tokens * learned_token_bytes(setup) / GIB
         return (self.tokens * kept_token_bytes(setup) + kept_bytes(setup)) / GIB
