@@ -590,7 +590,7 @@ def _resident(case: _Case) -> _Stays | None:
         least = _staying(case, min(passes, key=lambda each: each.gib(setup)))
         lacking = max(_lacking(replace(case, situation=name), least) for name in case.sampling)
         raise TooSmall(
-            f"runtime.resident: true: expected null or false on a GPU of {case.card_gib:.1f} GiB, "
+            f"runtime.resident: True: expected null or false on a GPU of {case.card_gib:.1f} GiB, "
             f"which lacks {lacking:.1f} GiB for the learner beside one request ({setup.title})",
             case.card_gib + lacking,
         )

@@ -296,7 +296,7 @@ def test_a_learner_stays_or_moves_as_configured() -> None:
     assert forced.resident
     assert 2048 <= forced.kv_tokens < 128 * 2048
     with pytest.raises(
-        TooSmall, match=r"^runtime\.resident: true: expected null or false on a GPU"
+        TooSmall, match=r"^runtime\.resident: True: expected null or false on a GPU"
     ):
         budget(small, Runtime(resident=True), 23.5, "learning")
 
