@@ -143,9 +143,9 @@ def scoring(size: Scale, name: TrainerName) -> Numbers:
     engine.close()
 
 
-def learning(size: Scale, name: TrainerName) -> Numbers:
+def learning(size: Scale, name: TrainerName, **changed: bool) -> Numbers:
     """Updates on two rows of the paper's full length; 6 FLOPs for each parameter and token."""
-    opened = job(size, "sglang", name)
+    opened = job(size, "sglang", name, **changed)
     engine = open_engine(name, opened)
     rollouts, scores = made_up(replace(size, rows=2, new_tokens=size.longest))
     with Phases(opened) as phases:
@@ -178,6 +178,7 @@ def engine_parts() -> dict[str, Callable[[Scale], Numbers]]:
         "sglang_blended_8": lambda size: blended(size, "sglang", 8),
         "sglang_swap": lambda size: swap(size, "sglang"),
         "torch_learning": lambda size: learning(size, "torch"),
+        "torch_learning_again": lambda size: learning(size, "torch", checkpointing=True),
         "verl_learning": lambda size: learning(size, "verl"),
         "torch_scoring": lambda size: scoring(size, "torch"),
         "verl_scoring": lambda size: scoring(size, "verl"),

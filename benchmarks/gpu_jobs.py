@@ -26,10 +26,14 @@ OWNERS: tuple[Owner, ...] = ("student", "teacher")
 
 
 def spec(
-    size: Scale, sampler: EngineName, trainer: TrainerName, drafted: int | None = None
+    size: Scale,
+    sampler: EngineName,
+    trainer: TrainerName,
+    drafted: int | None = None,
+    **changed: bool,
 ) -> WorkerSpec:
     """A trial of the paper's pair on one GPU, whose roles take turns on it, from the folders that
-    `models` wrote.
+    `models` wrote; `changed` are other values of the runtime's keys.
     """
     experiment = load_experiment(Path("experiments/paper.yaml"), [])
     setup = experiment.setups["qwen3-1.7b"]
@@ -37,15 +41,21 @@ def spec(
         setup = _reduced(setup, size)
     dtype = "bfloat16" if torch.cuda.is_available() else "float32"
     setup = replace(setup, engine=EngineConfig(dtype=dtype, sampler=sampler, trainer=trainer))
-    runtime = replace(experiment.runtime, draft_length=drafted)
+    runtime = replace(experiment.runtime, draft_length=drafted, **changed)
     unit = Unit("proof", "trial", "proof", None, {}, 0, (), 100, 0, {}, runtime.placement)
     student, teacher = (ModelFolder(str(size.models / owner)) for owner in OWNERS)
     return WorkerSpec(unit, setup, runtime, student, teacher, student, None)
 
 
-def job(size: Scale, sampler: EngineName, trainer: TrainerName, drafted: int | None = None) -> Job:
+def job(
+    size: Scale,
+    sampler: EngineName,
+    trainer: TrainerName,
+    drafted: int | None = None,
+    **changed: bool,
+) -> Job:
     """The job for which the engines of that trial are opened."""
-    return job_of(spec(size, sampler, trainer, drafted))
+    return job_of(spec(size, sampler, trainer, drafted, **changed))
 
 
 def _reduced(setup: Setup, size: Scale) -> Setup:

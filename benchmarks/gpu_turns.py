@@ -40,11 +40,11 @@ OBJECTIVE = Objective("renormalized")
 BYTES = 259  # ids of the tokenizer of bytes
 
 
-def turns(size: Scale, trainer_name: TrainerName) -> Numbers:
+def turns(size: Scale, trainer_name: TrainerName, **changed: bool) -> Numbers:
     """Two steps of a trial; between them the teacher and the learner work on rows of the paper's
-    full length.
+    full length. The paper's pair moves its learner and its cache, unless `resident` forbids it.
     """
-    trial = spec(size, "sglang", trainer_name)
+    trial = spec(size, "sglang", trainer_name, **changed)
     engines = Engines(trial)
     full, made_up_scores = made_up(replace(size, rows=2, new_tokens=size.longest))
     with Phases(job_of(trial)) as phases:
@@ -228,6 +228,7 @@ def turn_parts() -> dict[str, Callable[[Scale], Numbers]]:
     return {
         "switch": switch,
         "turns_torch": lambda size: turns(size, "torch"),
+        "turns_staying": lambda size: turns(size, "torch", resident=True),
         "turns_verl": lambda size: turns(size, "verl"),
         "evaluator": evaluator,
         "trial_torch": lambda size: trial(size, "torch"),

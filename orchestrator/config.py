@@ -595,6 +595,17 @@ class Runtime(Section):
         "Tokens in one pass of scoring or learning, padding included; null: "
         "what fits on the GPU, at most 16384.",
     ] = None
+    checkpointing: Annotated[
+        Flag | None,
+        "Whether the learner computes its layers again in the backward pass instead of keeping them: "
+        "a third more arithmetic; null: on a GPU without memory for them.",
+    ] = None
+    resident: Annotated[
+        Flag | None,
+        "Whether the learner stays on a GPU that it shares, beside a smaller KV cache, instead of "
+        "moving to host memory while others work; null: where at least half of all responses at "
+        "full length fit in that cache. Only with SGLang as sampler and torch as trainer.",
+    ] = None
     slice_responses: Annotated[
         Count, "Responses that an evaluator samples at a time and writes together."
     ] = 2000

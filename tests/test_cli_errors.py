@@ -186,6 +186,8 @@ OUT_OF_RANGE = [
     ("runtime.draft_length=0", "runtime.draft_length: 0", "≥ 1"),
     ("runtime.draft_length=-1", "runtime.draft_length: -1", "≥ 1"),
     ("engine.sampler=sglang runtime.draft_length=17", "runtime.draft_length: 17", "≤ 16"),
+    ("runtime.checkpointing=auto", "runtime.checkpointing: 'auto'", "true or false"),
+    ("runtime.resident=true", "runtime.resident: True", "null or false where torch samples"),
     ("engine.dtype=float16", "engine.dtype: 'float16'", "float32, bfloat16"),
     (
         "engine.dtype=float32 engine.head_dtype=bfloat16",

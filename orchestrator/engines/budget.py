@@ -11,9 +11,11 @@ Pure arithmetic on a setup; no torch. A budget is for one GPU in one situation:
 
 Roles that share a GPU take turns. The sampler releases its KV cache before scoring and learning;
 the learner's state lies in host memory while others work. Weights of sampler and scorer stay, and
-so do captured CUDA graphs. Roles with their own GPUs (`apart`) hold only their own memory. The G
-GPUs of a role divide weights, learner state and caches; each has its own contexts, workspace and
-margin.
+so do captured CUDA graphs. Where the card holds all of it beside a cache of at least KEPT_SHARE of
+its requests, nothing is moved (`Budget.resident`): the learner's memory is then a part of every
+other role's budget, and the sampler's of the learner's. Roles with their own GPUs (`apart`) hold
+only their own memory. The G GPUs of a role divide weights, learner state and caches; each has its
+own contexts, workspace and margin.
 
 `engines.device.granted` asks for the budget of its process, with the card's memory times the
 placement's `gpu_share`. The torch engine reads the result itself. For SGLang,
@@ -28,17 +30,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Model, Runtime, Setup
-from orchestrator.engines import memory
+from orchestrator.engines import catalog, memory
 from orchestrator.engines.catalog import ENGINES, LONGEST_ROUND
-from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, decoder
+from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, Situation, decoder
 from orchestrator.errors import UserError
 
-Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring", "learning"]
-OTHERS = ("contexts", "margin", "teacher", "student")  # parts outside the engine's own memory
+# Parts outside the engine's own memory; `trainer` is a learner that stays on the GPU.
+OTHERS = ("contexts", "margin", "teacher", "student", "trainer")
 
 # --- any process ---
 # A CUDA context with cuBLAS workspaces, for each process (assumption: 0.4 to 0.6 on an H100).
@@ -74,6 +75,28 @@ MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
 LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
 SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
 SCORED_BYTES = 20  # per such logit: counted
+# A checkpointed layer is computed twice forward and once backward, which costs as much as two.
+RECOMPUTING = 4 / 3
+# The operations of a pass, some 6,000 (counted) of 5 µs each at 250 TFLOP/s (assumptions): work
+# that smaller passes do more often.
+PASS_FLOP = 7e12
+# Of the full length of all requests: the least cache beside a learner that stays. Responses that
+# grow from nothing to full length hold half of it on average; SGLang sets requests back otherwise.
+KEPT_SHARE = 0.5
+# A learner of 0.6 billion parameters that moves takes 2 s of each step for it, with the cache's
+# memory, beside 6.5 s of learning (estimated): it stays unless its passes become slower than that.
+MOVING = 1.3
+
+
+# Situation → those in which a trial samples that comes into it, unless the caller knows better.
+SAMPLING: Mapping[Situation, tuple[Situation, ...]] = {
+    "decoding": ("decoding",),
+    "blending": ("blending", "decoding"),
+    "evaluating": ("evaluating",),
+    "answering": ("answering",),
+    "scoring": ("decoding",),
+    "learning": ("decoding",),
+}
 
 
 class TooSmall(UserError):
@@ -89,7 +112,8 @@ class Budget:
     """GiB of one GPU by `parts`, and limits of its engine; `total_gib` never exceeds `card_gib`.
 
     `kv_tokens` fit into the KV caches (of both models while blending) over all GPUs of the role.
-    `requests` run at once. One pass of scoring or learning takes `tokens`.
+    `requests` run at once. One pass of scoring or learning takes `tokens`. A learner recomputes its
+    layers in the backward pass if `checkpointing`. All roles keep their memory if `resident`.
     """
 
     situation: Situation
@@ -98,6 +122,8 @@ class Budget:
     kv_tokens: int = 0
     requests: int = 0
     tokens: int = 0
+    checkpointing: bool = False
+    resident: bool = False
 
     @property
     def total_gib(self) -> float:
@@ -115,10 +141,14 @@ class Budget:
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         taken = ", ".join(f"{name} {gib:.1f}" for name, gib in largest if gib >= 0.05)
         limits = f"passes of {self.tokens:,} tokens"
+        if self.checkpointing:
+            limits += ", layers computed twice"
         if not self.tokens:
             limits = f"{self.requests} responses at once"
         if self.kv_tokens:
             limits += f" in a cache of {self.kv_tokens:,} tokens"
+        if self.resident:
+            limits += "; the learner stays"
         return f"{self.situation} {self.total_gib:.1f}: {taken}; {limits}"
 
 
@@ -132,6 +162,7 @@ class _Case:
     situation: Situation
     on: Gpus
     rank: int = 0
+    sampling: tuple[Situation, ...] = ()
 
     @property
     def samples(self) -> list[Decoder]:
@@ -149,6 +180,11 @@ class _Case:
         if self.situation == "evaluating":
             return self.setup.evaluation.max_response_tokens
         return self.setup.training.max_response_tokens
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence in training."""
+        return self.setup.training.max_prompt_tokens + self.setup.training.max_response_tokens
 
     def left_bytes(self, parts: Mapping[str, float]) -> float:
         """The memory that `parts` leave on all GPUs of the role together."""
@@ -204,17 +240,20 @@ def budget(
     on: Gpus = ONE_GPU,
     max_tokens: int | None = None,
     rank: int = 0,
+    sampling: tuple[Situation, ...] = (),
 ) -> Budget:
     """Compute the budget of a situation's engine on each of its GPUs of `card_gib`.
 
     `max_tokens` replaces the response limit of training or evaluation. A learner of adapters has a
-    `rank`. Raises UserError if one sequence of full length does not fit.
+    `rank`. `sampling` are the situations in which the trial samples, by default those of a trial
+    that comes into this one. Raises UserError if one sequence of full length does not fit.
     """
-    case = _Case(setup, runtime, card_gib, situation, on, rank)
+    case = _Case(setup, runtime, card_gib, situation, on, rank, sampling or SAMPLING[situation])
+    stays = _resident(case)
     if situation in ("scoring", "learning"):
-        return _passes(case)
+        return _passes(case, stays)
     context = setup.training.max_prompt_tokens + (max_tokens or case.response_limit)
-    return _pool(case, context) if is_pooled(setup) else _batch(case, context)
+    return _pool(case, context, stays) if is_pooled(setup) else _batch(case, context)
 
 
 def is_pooled(setup: Setup) -> bool:
@@ -225,16 +264,24 @@ def is_pooled(setup: Setup) -> bool:
 # --- sampling ---
 
 
-def _pool(case: _Case, context: int) -> Budget:
-    """A serving engine's pool: all memory left by other parts, as far as requests can use it."""
+@dataclass(frozen=True)
+class _Serving:
+    """A serving engine's `parts` but its KV cache, its requests, and slots of `slot_bytes` each."""
+
+    parts: dict[str, float]
+    requests: int
+    slots: int
+    slot_bytes: int
+
+
+def _serving(case: _Case, context: int) -> _Serving:
+    """The engine of a sampling situation, for sequences of `context` tokens."""
     blending = case.situation == "blending"
     setup = case.setup
     samples = case.samples
     most = blending_requests(setup) if blending else REQUESTS
     requests = min(most, case.runtime.rollout_batch or most)
-    parts = case.others()
-    parts["weights"] = case.weights_gib(*samples)
-    parts["attention"] = ATTENTION_GIB
+    parts = {"weights": case.weights_gib(*samples), "attention": ATTENTION_GIB}
     parts["requests"] = 4 * (requests + 1) * (context + RESERVED_SLOTS) / GIB  # table of slots
     if blending:
         parts["prefill"] = max(prefill_gib(model, PREFILLED_BY_TWO) for model in samples)
@@ -243,14 +290,29 @@ def _pool(case: _Case, context: int) -> Budget:
         parts["graphs"] = graphs_gib(setup, requests)
         parts["prefill"] = prefill_gib(samples[0], PREFILLED)
         parts["sampler"] = sampler_gib(setup.vocabulary.size, requests)
-    of_token = sum(model.kv_bytes for model in samples)
     slots = context + (RESERVED_SLOTS if blending else 0)
+    return _Serving(parts, requests, slots, sum(model.kv_bytes for model in samples))
+
+
+def _pool(case: _Case, context: int, stays: _Stays | None) -> Budget:
+    """A serving engine's pool: all memory left by other parts, as far as requests can use it."""
+    serving = _serving(case, context)
+    parts = case.others() | ({"trainer": stays.gib} if stays else {}) | serving.parts
     # More tokens than all requests can fill would hold memory that nothing uses.
-    tokens = min(int(case.left_bytes(parts) // of_token), requests * slots)
-    if tokens < slots:
-        raise case.too_small(sum(parts.values()) + slots * of_token / GIB / case.on.count)
-    parts["KV cache"] = tokens * of_token / GIB / case.on.count
-    return Budget(case.situation, case.card_gib, parts, kv_tokens=tokens, requests=requests)
+    most = serving.requests * serving.slots
+    tokens = min(int(case.left_bytes(parts) // serving.slot_bytes), most)
+    needed = serving.slots * serving.slot_bytes / GIB / case.on.count
+    if tokens < serving.slots:
+        raise case.too_small(sum(parts.values()) + needed)
+    parts["KV cache"] = tokens * serving.slot_bytes / GIB / case.on.count
+    return Budget(
+        case.situation,
+        case.card_gib,
+        parts,
+        kv_tokens=tokens,
+        requests=serving.requests,
+        resident=stays is not None,
+    )
 
 
 def _batch(case: _Case, context: int) -> Budget:
@@ -323,32 +385,126 @@ def blended_round_gib(setup: Setup, requests: int) -> float:
 # --- scoring and learning ---
 
 
-def _passes(case: _Case) -> Budget:
+@dataclass(frozen=True)
+class _Pass:
+    """A way to learn: `tokens` of one pass, and whether layers keep only their inputs."""
+
+    tokens: int
+    checkpointing: bool
+
+    def gib(self, setup: Setup) -> float:
+        """Memory that the forward pass leaves for the backward pass."""
+        if self.checkpointing:
+            return self.tokens * learned_token_bytes(setup) / GIB
+        return (self.tokens * kept_token_bytes(setup) + kept_bytes(setup)) / GIB
+
+    def cost(self, setup: Setup) -> float:
+        """Modelled seconds of a token, in those of its arithmetic alone."""
+        launched = PASS_FLOP / (6 * decoder(setup.student, setup).parameters)
+        return (RECOMPUTING if self.checkpointing else 1) * (1 + launched / self.tokens)
+
+
+def _passes(case: _Case, stays: _Stays | None) -> Budget:
     """Passes over the tokens that fit, or the configured number, and at least one full row."""
-    setup = case.setup
     parts = case.others()
+    if stays is not None:
+        parts["student"] = _engine_gib(case, stays)
     if case.situation == "learning":
-        for name, gib in memory.learner_parts(setup, case.rank).items():
-            parts[name] = gib / case.on.count
-        parts["loss"] = loss_gib(setup)
-        of_token = learned_token_bytes(setup)
-    else:
-        if case.on.apart:
-            parts["weights"] = case.weights_gib(decoder(setup.teacher, setup))
-        logits = min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size)
-        parts["head"] = logits * SCORED_BYTES / GIB
-        of_token = scored_token_bytes(setup)
-    longest = setup.training.max_prompt_tokens + setup.training.max_response_tokens
-    fixed = sum(parts.values())
-    fitting = int((case.card_gib - fixed) * GIB // of_token)
-    if fitting < longest:
-        raise case.too_small(fixed + longest * of_token / GIB)
-    # A pass takes whole rows, so that a configured number below the longest row cannot be kept.
-    tokens = min(fitting, max(MOST_TOKENS, longest))
-    if case.runtime.micro_batch_tokens is not None:
-        tokens = max(longest, case.runtime.micro_batch_tokens)
+        return _learning(case, parts, stays)
+    if stays is not None:
+        parts["trainer"] = stays.beside_scoring_gib
+    parts |= _reading(case)
+    of_token = scored_token_bytes(case.setup)
+    fitting = int((case.card_gib - sum(parts.values())) * GIB // of_token)
+    if fitting < case.longest:
+        raise case.too_small(sum(parts.values()) + case.longest * of_token / GIB)
+    tokens = _sizes(case)[0]
+    if case.runtime.micro_batch_tokens is None:
+        tokens = min(fitting, tokens)
     parts["activations"] = tokens * of_token / GIB
-    return Budget(case.situation, case.card_gib, parts, tokens=tokens)
+    return Budget(case.situation, case.card_gib, parts, tokens=tokens, resident=stays is not None)
+
+
+def _learning(case: _Case, parts: dict[str, float], stays: _Stays | None) -> Budget:
+    """Learn in the passes of a learner that stays, else in the fastest that fit."""
+    setup = case.setup
+    parts |= _learner_parts(case)
+    chosen = stays.learning if stays else _fastest(case, case.card_gib - sum(parts.values()))
+    if chosen is None:
+        smallest = min(_Pass(case.longest, way).gib(setup) for way in _ways(case))
+        raise case.too_small(sum(parts.values()) + smallest)
+    parts["activations"] = chosen.gib(setup)
+    return Budget(
+        "learning",
+        case.card_gib,
+        parts,
+        tokens=chosen.tokens,
+        checkpointing=chosen.checkpointing,
+        resident=stays is not None,
+    )
+
+
+def _ways(case: _Case) -> tuple[bool, ...]:
+    """Whether layers may be checkpointed: as configured, else both if keeping them was counted."""
+    if case.runtime.checkpointing is not None:
+        return (case.runtime.checkpointing,)
+    counted = ENGINES[case.setup.engine.trainer].resident and case.setup.engine.dtype == "bfloat16"
+    return (False, True) if counted else (True,)
+
+
+def _room_in_turns(case: _Case) -> float:
+    """GiB for the activations of a learner that moves away while others work."""
+    parts = replace(case, situation="learning").others() | _learner_parts(case)
+    return case.card_gib - sum(parts.values())
+
+
+def _fastest(case: _Case, room_gib: float) -> _Pass | None:
+    """The passes of least modelled seconds that fit; None if a row of full length does not."""
+    found: list[_Pass] = []
+    ways = _ways(case)
+    for way in ways:
+        fitting = [
+            tokens for tokens in _sizes(case) if _Pass(tokens, way).gib(case.setup) <= room_gib
+        ]
+        if fitting:
+            found.append(_Pass(fitting[0], way))
+        elif _Pass(case.longest, way).gib(case.setup) <= room_gib and way == ways[-1]:
+            found.append(_Pass(_sizes(case)[0], way))  # a configured number wins
+    return min(found, key=lambda each: each.cost(case.setup), default=None)
+
+
+def _sizes(case: _Case) -> list[int]:
+    """Tokens of a pass, largest first: the configured number, else the most and its halves.
+
+    A pass takes whole rows, so that a configured number below the longest row cannot be kept.
+    Passes that fill the card to the last row would gain a few percent.
+    """
+    if case.runtime.micro_batch_tokens is not None:
+        return [max(case.longest, case.runtime.micro_batch_tokens)]
+    sizes: list[int] = []
+    tokens = MOST_TOKENS
+    while tokens > case.longest:
+        sizes.append(tokens)
+        tokens //= 2
+    return [*sizes, case.longest]
+
+
+def _reading(case: _Case) -> dict[str, float]:
+    """GiB of scoring but its activations."""
+    parts: dict[str, float] = {}
+    if case.on.apart:
+        parts["weights"] = case.weights_gib(decoder(case.setup.teacher, case.setup))
+    logits = min(SCORED_AT_ONCE, MOST_TOKENS * case.setup.vocabulary.size)
+    parts["head"] = logits * SCORED_BYTES / GIB
+    return parts
+
+
+def _learner_parts(case: _Case) -> dict[str, float]:
+    """GiB of the learner's state, its gradient and its loss."""
+    parts: dict[str, float] = {}
+    for name, gib in memory.learner_parts(case.setup, case.rank).items():
+        parts[name] = gib / case.on.count
+    return parts | {"loss": loss_gib(case.setup)}
 
 
 def learned_token_bytes(setup: Setup) -> int:
@@ -363,6 +519,26 @@ def learned_token_bytes(setup: Setup) -> int:
     return kept + 24 * projected + 48 * shape.hidden + 36 * shape.ffn
 
 
+def kept_token_bytes(setup: Setup) -> int:
+    """Bytes per token of a micro-batch while the student learns and layers keep what they computed.
+
+    A layer keeps in 16 bits the inputs and outputs of its two norms; queries and keys before and
+    after theirs, values, and the attention's output; and of the MLP both projections, the activated
+    one and their product. Counted, with the last hidden states and their gradients beside. Norms
+    that run as one kernel (`passes.fuse_norms`) are assumed: others keep twice as much of theirs,
+    and a learner that runs out of memory is made leaner.
+    """
+    shape = setup.student.shape
+    projected = (shape.heads + shape.kv_heads) * shape.head_dim
+    of_layer = 2 * (4 * shape.hidden + 3 * projected + 4 * shape.ffn)
+    return shape.layers * of_layer + 32 * shape.hidden
+
+
+def kept_bytes(setup: Setup) -> int:
+    """Bytes of the weights in the dtype of the passes, which all layers keep for the backward."""
+    return 2 * decoder(setup.student, setup).parameters
+
+
 def scored_token_bytes(setup: Setup) -> int:
     """Bytes per token while the teacher scores: a layer's MLP, residual and last hidden states."""
     shape = setup.teacher.shape
@@ -373,3 +549,90 @@ def loss_gib(setup: Setup) -> float:
     """The loss on hidden states: chunks, three float32 copies of the head and one for computing."""
     head = setup.vocabulary.size * setup.student.shape.hidden
     return (3 * 4 + 2) * head / GIB + LOSS_CHUNKS_GIB
+
+
+# --- a learner that stays ---
+
+
+@dataclass(frozen=True)
+class _Stays:
+    """A learner that keeps its memory while others use the GPU: its passes, and GiB.
+
+    `gib` are beside an engine that samples; `beside_scoring_gib` beside the scorer's passes, which
+    reuse the learner's memory in the same process.
+    """
+
+    learning: _Pass
+    gib: float
+    beside_scoring_gib: float
+
+
+def _resident(case: _Case) -> _Stays | None:
+    """The fastest learner that fits beside every engine with which the trial samples, if any does.
+
+    Each engine's cache holds KEPT_SHARE of its requests' full length at least, and all of it where
+    there is memory. A learner that must stay (`runtime.resident`) leaves room for one request.
+    """
+    setup, wanted = case.setup, case.runtime.resident
+    shares = not case.on.apart and case.on.count == 1 and case.situation != "evaluating"
+    counted = catalog.stays(setup.engine.sampler, setup.engine.trainer)
+    if wanted is False or not shares or not counted:
+        return None
+    passes = [_Pass(tokens, way) for tokens in _sizes(case) for way in _ways(case)]
+    in_turns = _fastest(case, _room_in_turns(case))
+    for each in sorted(passes, key=lambda each: each.cost(setup)):
+        if not wanted and (in_turns is None or each.cost(setup) > MOVING * in_turns.cost(setup)):
+            return None
+        stays = _staying(case, each)
+        if all(_lacking(replace(case, situation=name), stays) <= 0 for name in case.sampling):
+            return stays
+    if wanted:
+        least = _staying(case, min(passes, key=lambda each: each.gib(setup)))
+        lacking = max(_lacking(replace(case, situation=name), least) for name in case.sampling)
+        raise TooSmall(
+            f"runtime.resident: True: expected null or false on a GPU of {case.card_gib:.1f} GiB, "
+            f"which lacks {lacking:.1f} GiB for the learner beside one request ({setup.title})",
+            case.card_gib + lacking,
+        )
+    return None
+
+
+def _staying(case: _Case, learning: _Pass) -> _Stays:
+    """A learner with these passes, beside a scorer whose passes are as large as they may be."""
+    learner = _learner_parts(case)
+    state = learner.pop("learner") + learner.pop("gradient")
+    passes = sum(learner.values()) + learning.gib(case.setup)
+    tokens = _sizes(case)[0]
+    scoring = sum(_reading(case).values()) + tokens * scored_token_bytes(case.setup) / GIB
+    if case.runtime.placement.mode == "inline":
+        return _Stays(learning, state + max(passes, scoring), state)
+    # A process of its own keeps what it has had.
+    return _Stays(learning, state + passes + scoring, state + passes)
+
+
+def _lacking(case: _Case, stays: _Stays) -> float:
+    """GiB that a sampling engine lacks for a large enough cache beside a learner that stays."""
+    serving = _serving(case, case.longest)
+    parts = case.others() | {"trainer": stays.gib} | serving.parts
+    requests = serving.requests  # a configured batch has its whole cache
+    if case.runtime.resident:
+        requests = 1
+    elif case.runtime.rollout_batch is None:
+        requests = math.ceil(KEPT_SHARE * requests)
+    cache = requests * serving.slots * serving.slot_bytes
+    return (cache - case.left_bytes(parts)) / GIB
+
+
+def _engine_gib(case: _Case, stays: _Stays) -> float:
+    """GiB of the sampling engine beside a learner that stays: of the largest one in the trial.
+
+    Two of them hold the teacher themselves. Blended passes bring its scores, so that it is not
+    there twice.
+    """
+    teacher = case.weights_gib(decoder(case.setup.teacher, case.setup))
+    sizes: list[float] = []
+    for name in case.sampling:
+        granted = _pool(replace(case, situation=name), case.longest, stays)
+        own = sum(gib for part, gib in granted.parts.items() if part not in OTHERS)
+        sizes.append(own if name == "decoding" else own - teacher)
+    return max(sizes)

@@ -42,6 +42,8 @@ class EngineInfo:
       `missing(environ)` lists the tools that a machine with a GPU lacks.
     - `longest_draft` is the largest γ that can be set; None for no limit.
     - `adapts`: its trainer can update low-rank adapters alone (`interface.Lora`).
+    - `resident`: its trainer can stay on a GPU that it shares, and keep all activations of a pass;
+      both were counted (`engines.budget`).
     """
 
     roles: frozenset[Role]
@@ -54,6 +56,7 @@ class EngineInfo:
     tools: str = ""
     longest_draft: int | None = None
     adapts: bool = False
+    resident: bool = False
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -64,6 +67,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             keyed=True,
             module="orchestrator.engines.torch.engine",
             adapts=True,
+            resident=True,
         ),
         "sglang": EngineInfo(
             roles=frozenset({"sampler"}),
@@ -96,6 +100,11 @@ def able(*roles: Role) -> list[str]:
 def adapting() -> list[str]:
     """Names of the engines whose trainers can update low-rank adapters alone."""
     return [name for name in able("trainer") if ENGINES[name].adapts]
+
+
+def stays(sampler: str, trainer: str) -> bool:
+    """Whether a learner of one engine can stay on a GPU beside the cache of another engine."""
+    return ENGINES[sampler].pooled and ENGINES[trainer].resident
 
 
 def spreading(*roles: Role) -> list[str]:

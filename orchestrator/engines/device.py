@@ -117,7 +117,13 @@ def granted(job: Job, situation: Situation, max_tokens: int | None = None) -> Bu
         job.on,
         max_tokens,
         job.lora.rank if job.lora else 0,
+        job.sampling,
     )
+
+
+def moves_away(job: Job, there: Budget | None) -> bool:
+    """Whether a role gives its memory up while others work: it takes turns, and is not resident."""
+    return job.takes_turns and not (there is not None and there.resident)
 
 
 def pass_tokens(job: Job, situation: Literal["scoring", "learning"]) -> int:

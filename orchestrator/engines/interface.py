@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from orchestrator.config import Runtime, Setup
-from orchestrator.engines.memory import ONE_GPU, Gpus
+from orchestrator.engines.memory import ONE_GPU, Gpus, Situation
 from orchestrator.policy.spec import Behavior, Objective
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Job:
     needs no teacher, and reserves no memory for either. With `lora` the trainer updates adapters
     alone. An engine that shards spreads the scoring and learning models over `ranks` processes, or
     the sampling model over the GPUs `on`. Roles that share GPUs take turns (`takes_turns`): each
-    releases the memory that only its own work needs.
+    releases the memory that only its own work needs, unless all of it fits side by side beside
+    the engines of the situations in which the trial samples (`sampling`; `engines.budget`).
     """
 
     setup: Setup
@@ -76,6 +77,7 @@ class Job:
     on: Gpus = ONE_GPU
     takes_turns: bool = False
     lora: Lora | None = None
+    sampling: tuple[Situation, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Literal
 
 from orchestrator.config import Model, Placement, RoleName, Setup, Shape, Training
 
+# What a GPU is used for; `engines.budget` says what each is.
+Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring", "learning"]
 GIB = 2**30
 BYTES = {"bfloat16": 2, "float32": 4}  # per value in `engine.dtype`
 WEIGHT_BYTES = 4  # per parameter of the master weights, float32

@@ -53,6 +53,7 @@ def check_experiment(experiment: Experiment) -> None:
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
         _check_draft_length(name, setup, experiment.runtime.draft_length)
+        _check_resident(name, setup, experiment.runtime.resident)
         supervised = any(
             METHODS[method].updates_before is not None for method in experiment.methods
         )
@@ -124,6 +125,17 @@ def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
     if drafted is not None and most is not None and drafted > most:
         raise refuse(
             "runtime.draft_length", drafted, f"≤ {most} where {sampler} samples, as in {name}"
+        )
+
+
+def _check_resident(name: str, setup: Setup, resident: bool | None) -> None:
+    """Check that a learner that has to stay on a shared GPU was counted with these engines."""
+    sampler, trainer = setup.engine.sampler, setup.engine.trainer
+    if resident and not catalog.stays(sampler, trainer):
+        raise refuse(
+            "runtime.resident",
+            True,
+            f"null or false where {sampler} samples and {trainer} trains, as in {name}",
         )
 
 

@@ -181,7 +181,10 @@ def _units_json(plan: Plan) -> list[dict[str, Any]]:
 def _resources_json(needed: Resources, hours: Hours | None) -> dict[str, Any]:
     memory = None
     if needed.memory is not None:
-        memory = {name: round(value, 3) for name, value in vars(needed.memory).items()}
+        memory = {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in vars(needed.memory).items()
+        }
     return {
         "placement": needed.placement,
         "gpus": needed.gpus,

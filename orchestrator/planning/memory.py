@@ -24,7 +24,7 @@ class Memory:
     Where roles have GPUs of their own, each part is what the GPUs of its role hold of it.
     `workspace` is neither weights nor cache while the student samples alone. `scoring` and
     `learning` are the least that these take; `learning_tokens` is the micro-batch of learning, 0
-    where it does not fit.
+    where it does not fit. Where the learner stays, `learning` counts the sampler's cache, too.
     """
 
     student_weights: float
@@ -45,6 +45,8 @@ class Memory:
     peak_blending: float
     sequences_at_once_vanilla: int  # on GPUs of this size; 0: does not fit
     sequences_at_once_blending: int
+    learning_recomputes: bool  # layers, in the backward pass
+    learner_stays: bool  # on the GPU while the student samples alone
 
 
 def memory(
@@ -87,7 +89,7 @@ def memory(
         student_weights=student / sampling.count,
         teacher_weights=teacher / scorer.count,
         learner_state=learner_gib(setup) / learner.count,
-        workspace=peak_alone - resident - (alone.parts["KV cache"] if alone else kv_alone),
+        workspace=peak_alone - resident - _of_others(alone, kv_alone),
         kv_student=kv_alone,
         kv_teacher=kv_both - kv_alone,
         sequences_decoded_vanilla=decoded_alone,
@@ -102,7 +104,16 @@ def memory(
         peak_blending=max(others, peak_both),
         sequences_at_once_vanilla=fits_alone,
         sequences_at_once_blending=fits_both,
+        learning_recomputes=learns is not None and learns.checkpointing,
+        learner_stays=alone is not None and alone.resident,
     )
+
+
+def _of_others(granted: Budget | None, kv_alone: float) -> float:
+    """GiB of the cache, at least of one sequence, and of a learner that stays beside it."""
+    if granted is None:
+        return kv_alone
+    return granted.parts["KV cache"] + granted.parts.get("trainer", 0.0)
 
 
 def _sequences(granted: Budget | None, setup: Setup, length: int | None = None) -> int:

@@ -63,6 +63,8 @@ MEMORY_ROWS = {  # field of `Memory` → heading, in which {gib} is the size of 
     "scoring": "scoring",
     "learning": "learning",
     "learning_tokens": "tokens of a micro-batch of learning",
+    "learning_recomputes": "layers computed again in learning",
+    "learner_stays": "learner stays on the GPU",
     "peak_vanilla": "peak, student alone",
     "peak_blending": "peak, blending",
     "sequences_at_once_vanilla": "sequences that fit in {gib:g} GiB, student alone",
@@ -259,7 +261,8 @@ def _memory(plan: Plan) -> list[Any]:
         row = [heading.format(gib=gib)]
         for memory in memories.values():
             value = getattr(memory, field)
-            row.append(str(value) if isinstance(value, int) else f"{value:.2f}")
+            text = str(value) if isinstance(value, int) else f"{value:.2f}"
+            row.append(("yes" if value else "no") if isinstance(value, bool) else text)
         rows.append(row)
     table = Sheet.of(["memory of a trial on each of its GPUs, GiB", *memories], rows)
     return ["", to_rich(table), *_memory_notes(list(memories.values()), gib)]

@@ -129,11 +129,15 @@ class TrainingProcess:
 
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
-    """Halve the micro-batch once for each attempt that ran `out_of_memory`."""
+    """Halve the micro-batch once for each attempt that ran `out_of_memory`.
+
+    The learner also computes its layers again instead of keeping them, and takes turns on its GPU.
+    """
     if not out_of_memory:
         return spec
     tokens = max(1, (spec.runtime.micro_batch_tokens or MOST_TOKENS) >> out_of_memory)
-    return replace(spec, runtime=replace(spec.runtime, micro_batch_tokens=tokens))
+    runtime = replace(spec.runtime, micro_batch_tokens=tokens, checkpointing=True, resident=False)
+    return replace(spec, runtime=runtime)
 
 
 def _open(runs: Path, unit_id: str) -> RunWriter:

@@ -6,7 +6,8 @@ from orchestrator.config import RoleName
 from orchestrator.engines.catalog import open_engine, sampler_of
 from orchestrator.engines.device import hide_gpus
 from orchestrator.engines.interface import Engine, Job, Lora, Sampler, Scorer, Trainer
-from orchestrator.engines.memory import Gpus
+from orchestrator.engines.memory import Gpus, Situation
+from orchestrator.experiment.methods import needs_teacher
 from orchestrator.experiment.units import Unit
 from orchestrator.policy.spec import Behavior
 from orchestrator.workers.placement import ranks
@@ -62,6 +63,14 @@ def lora_of(unit: Unit) -> Lora | None:
     return Lora(rank, alpha=rank, lr=unit.knobs["lr"], seed=unit.seed)
 
 
+def sampling_of(unit: Unit) -> tuple[Situation, ...]:
+    """The situations in which a unit samples while it trains (`engines.budget`)."""
+    if unit.is_supervised:
+        return ("answering",)
+    blends = {needs_teacher(unit.method, unit.knobs, step) for step in range(unit.steps)}
+    return tuple("blending" if each else "decoding" for each in sorted(blends))
+
+
 def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
     """The job for which a unit's engines are opened in the process of `role`."""
     unit = spec.unit
@@ -75,4 +84,5 @@ def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
         on=Gpus.of(unit.placement, role),
         takes_turns=unit.placement.takes_turns,
         lora=lora_of(unit),
+        sampling=sampling_of(unit),
     )

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from orchestrator.config import Runtime, Setup
+from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines.budget import (
     OTHERS,
     Situation,
@@ -125,30 +125,67 @@ def test_a_configured_batch_wins(card: float) -> None:
 
 
 def test_learning_counts_the_state_the_loss_and_each_token() -> None:
-    found = budget(setup(SGLANG), DERIVED, H100, "learning")
+    found = budget(setup(SGLANG), Runtime(checkpointing=True), H100, "learning")
     of_token = 4 * 28 * 2048 + 24 * (16 + 2 * 8) * 128 + 48 * 2048 + 36 * 6144
-    assert found.tokens == 16_384
-    assert found.parts == pytest.approx(
-        {
-            "contexts": 1.5,
-            "margin": 0.03 * H100,
-            "teacher": W_Q,
-            "student": W_S + GRAPHS,
-            "learner": 12 * 1_720_574_976 / GIB,
-            "gradient": 4 * 1_720_574_976 / GIB,
-            "loss": 14 * V * 2048 / GIB + 1.9,
-            "activations": 16_384 * of_token / GIB,
-        }
+    assert (found.tokens, found.checkpointing) == (16_384, True)
+    by_hand = {
+        "contexts": 1.5,
+        "margin": 0.03 * H100,
+        "teacher": W_Q,
+        "student": W_S + GRAPHS,
+        "learner": 12 * 1_720_574_976 / GIB,
+        "gradient": 4 * 1_720_574_976 / GIB,
+        "loss": 14 * V * 2048 / GIB + 1.9,
+        "activations": 16_384 * of_token / GIB,
+    }
+    assert found.parts == pytest.approx(by_hand)
+    # Layers keep norms' inputs and outputs, queries and keys twice and the attention's output with
+    # values, and four tensors of the MLP, in 16 bits; and the weights in 16 bits once.
+    kept = 28 * 2 * (4 * 2048 + 3 * (16 + 8) * 128 + 4 * 6144) + 32 * 2048
+    by_hand["activations"] = (8192 * kept + 2 * 1_720_574_976) / GIB
+    found = budget(setup(SGLANG), DERIVED, H100, "learning")
+    assert (found.tokens, found.checkpointing) == (8192, False)
+    assert found.parts == pytest.approx(by_hand)
+
+
+def test_layers_are_kept_where_that_is_faster_by_the_model() -> None:
+    """Recomputing takes a third more arithmetic; passes of fewer tokens launch more kernels."""
+    small = setup(SGLANG, name="qwen3-0.6b")
+    ways = []
+    for card in (79.1, 39.3, 36.0):
+        found = budget(small, DERIVED, card, "learning")
+        ways.append((found.tokens, found.checkpointing))
+    assert ways == [(16_384, False), (8192, False), (16_384, True)]
+    # Rows of 512 tokens: passes of 1,024 without checkpointing would fit, and launch for longer
+    # than recomputing takes.
+    short = setup(
+        SGLANG,
+        "training.max_prompt_tokens=256",
+        "training.max_response_tokens=256",
+        name="qwen3-0.6b",
     )
+    found = budget(short, Runtime(resident=False), 29.0, "learning")
+    assert (found.tokens, found.checkpointing) == (8192, True)
+    kept = budget(short, Runtime(checkpointing=False, resident=False), 29.0, "learning")
+    assert (kept.tokens, kept.checkpointing) == (2048, False)
+
+
+@pytest.mark.parametrize("changed", ["engine.trainer=verl", "engine.dtype=float32"])
+def test_layers_are_kept_only_where_that_was_counted(changed: str) -> None:
+    found = budget(setup(SGLANG, changed, name="qwen3-0.6b"), DERIVED, 1000.0, "learning")
+    assert found.checkpointing
+    forced = setup(SGLANG, changed, name="qwen3-0.6b")
+    assert not budget(forced, Runtime(checkpointing=False), 1000.0, "learning").checkpointing
 
 
 def test_a_smaller_card_learns_in_smaller_passes_or_not_at_all() -> None:
     small = setup(SGLANG, name="qwen3-0.6b")
-    assert budget(small, DERIVED, A100, "learning").tokens == 16_384
+    again = Runtime(checkpointing=True)
+    assert budget(small, again, A100, "learning").tokens == 16_384
     with pytest.raises(TooSmall) as refused:
         budget(small, DERIVED, 20.0, "learning")
     tight = budget(small, DERIVED, refused.value.needed_gib + 1.0, "learning")
-    assert 8192 < tight.tokens < 16_384
+    assert (tight.tokens, tight.checkpointing) == (8192, True)
     with pytest.raises(
         TooSmall, match=r"^GPU memory: 39\.3 GiB: expected at least .* GiB while the student learns"
     ) as large:
@@ -168,6 +205,100 @@ def test_on_gpus_of_their_own_roles_hold_nothing_of_others() -> None:
     assert not {"teacher", "student"} & set(learning.parts)
     assert scoring.parts["weights"] == pytest.approx(W_Q)
     assert "teacher" not in scoring.parts
+
+
+# --- a learner that stays ---
+
+SHORT = ("training.max_response_tokens=1024", SGLANG)  # of paper-small
+TRIALS: list[tuple[Situation, ...]] = [
+    ("decoding",),
+    ("blending",),
+    ("blending", "decoding"),
+    ("answering",),
+]
+
+
+@pytest.mark.parametrize("sampling", TRIALS)
+def test_a_learner_stays_where_everything_fits_side_by_side(
+    sampling: tuple[Situation, ...],
+) -> None:
+    small = setup(*SHORT, name="qwen3-0.6b")
+    learning = budget(small, DERIVED, H100, "learning", sampling=sampling)
+    assert learning.resident
+    assert learning.total_gib <= H100
+    assert budget(small, DERIVED, H100, "scoring", sampling=sampling).resident
+    state = 16 * 596_049_920 / GIB
+    own = sum(learning.parts[name] for name in ("loss", "activations"))
+    for each in sampling:
+        engine = budget(small, DERIVED, H100, each, sampling=sampling)
+        assert engine.resident
+        assert engine.total_gib <= H100
+        # State and gradient, and what one pass takes beside them, in the same process.
+        assert engine.parts["trainer"] == pytest.approx(state + own)
+        context = 2048 + (32 if each == "blending" else 0)
+        assert engine.kv_tokens >= engine.requests / 2 * context
+        assert engine.own_gib < H100 - engine.parts["trainer"]
+
+
+def test_in_a_process_of_its_own_a_learner_keeps_what_scoring_could_reuse() -> None:
+    small = setup(*SHORT, name="qwen3-0.6b")
+    inline = budget(small, DERIVED, H100, "decoding")
+    apart = budget(small, Runtime(placement=Placement("colocated", 1)), H100, "decoding")
+    assert apart.resident
+    scoring = budget(small, Runtime(resident=False), H100, "scoring")
+    reused = scoring.parts["head"] + scoring.parts["activations"]
+    learning = budget(
+        small,
+        Runtime(placement=Placement("colocated", 1)),
+        H100,
+        "learning",
+        sampling=("decoding",),
+    )
+    own = [learning.parts[name] for name in ("learner", "gradient", "loss", "activations")]
+    assert apart.parts["trainer"] == pytest.approx(sum(own) + reused)
+    assert inline.parts["trainer"] > 0
+
+
+def test_a_learner_moves_where_the_cache_would_be_less_than_half() -> None:
+    for found in (setup(SGLANG), setup(SGLANG, name="qwen3-0.6b")):  # responses of 7,168 tokens
+        for situation in SITUATIONS:
+            assert not budget(found, DERIVED, H100, situation).resident
+    small = setup(*SHORT, name="qwen3-0.6b")
+    assert not budget(small, DERIVED, A100, "decoding").resident
+    # Smaller passes make room for the cache, unless they cost more than moving.
+    passes = []
+    for card in (79.1, 74.0, 66.0):
+        learning = budget(small, DERIVED, card, "learning")
+        passes.append((learning.tokens, learning.checkpointing, learning.resident))
+    assert passes == [(16_384, False, True), (8192, False, True), (16_384, False, False)]
+    # All of a configured batch has to fit.
+    assert budget(small, Runtime(rollout_batch=128), H100, "decoding").kv_tokens == 128 * 2048
+    assert not budget(small, Runtime(rollout_batch=256), H100, "decoding").resident
+
+
+def test_a_learner_never_stays_on_gpus_of_its_own_or_with_other_engines() -> None:
+    small = setup(*SHORT, name="qwen3-0.6b")
+    for situation in SITUATIONS:
+        for on in (Gpus(1, apart=True), Gpus(2)):
+            assert not budget(small, DERIVED, H100, situation, on).resident
+        for engine in ((TORCH,), (SGLANG, "engine.trainer=verl")):
+            other = setup(*SHORT[:-1], *engine, name="qwen3-0.6b")
+            assert not budget(other, DERIVED, H100, situation).resident
+    assert not budget(small, DERIVED, H100, "evaluating").resident
+
+
+def test_a_learner_stays_or_moves_as_configured() -> None:
+    small = setup(*SHORT, name="qwen3-0.6b")
+    moved = budget(small, Runtime(resident=False), H100, "decoding")
+    assert not moved.resident
+    assert moved.kv_tokens == 256 * 2048
+    forced = budget(small, Runtime(resident=True), A100, "decoding")
+    assert forced.resident
+    assert 2048 <= forced.kv_tokens < 128 * 2048
+    with pytest.raises(
+        TooSmall, match=r"^runtime\.resident: True: expected null or false on a GPU"
+    ):
+        budget(small, Runtime(resident=True), 23.5, "learning")
 
 
 # --- every situation ---

@@ -9,13 +9,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from orchestrator.engines import device
+from orchestrator.engines import catalog, device
 from orchestrator.engines.device import MemoryHolder, PeakWatch, holders_in, wait_for_memory
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.engines.sglang import engine as sglang
 from orchestrator.errors import EngineLost, GpuFull
 from orchestrator.liveness.processes import group_members
+from orchestrator.workers.engines import job_of
+from tests import tiny
 
 LISTED = """\
 GPU-aaaa, 4711, /usr/bin/python3, 12544
@@ -92,3 +98,38 @@ def test_a_group_is_gone_when_its_last_process_is() -> None:
     while group_members(process.pid):
         pass
     process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("gib", "changed", "stays", "again"),
+    [
+        (79.1, {}, True, False),
+        (79.1, {"resident": False}, False, False),
+        (79.1, {"checkpointing": True}, True, True),
+        (None, {}, False, False),  # CPUs keep all, and their roles take turns as before
+        (None, {"checkpointing": True}, False, True),
+    ],
+)
+def test_sampler_and_learner_of_a_trial_agree_whether_both_stay_on_the_gpu(
+    gib: float | None,
+    changed: dict[str, bool],
+    stays: bool,
+    again: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The card is pretended; the models are where torch finds room."""
+    monkeypatch.setattr(device, "card_gib", lambda: gib)
+    job = replace(job_of(tiny.worker_spec(tmp_path)), takes_turns=True)
+    engine = replace(job.setup.engine, sampler="sglang", dtype="bfloat16")
+    job = replace(
+        job, setup=replace(job.setup, engine=engine), runtime=replace(job.runtime, **changed)
+    )
+    asked = sglang.settings(job, ModelFolder(str(tmp_path / "student")), "student")
+    assert asked.takes_turns != stays
+    trainer = catalog.open_engine("torch", job).trainer()
+    assert (trainer._offload is None) == stays  # pyright: ignore[reportAttributeAccessIssue]
+    assert trainer._passes.checkpointing == again  # pyright: ignore[reportAttributeAccessIssue]
+    evaluator = replace(job, trains=False, takes_turns=False, sampling=())
+    alone = sglang.settings(evaluator, ModelFolder(str(tmp_path / "student")), "student")
+    assert not alone.takes_turns

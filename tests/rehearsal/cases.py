@@ -26,6 +26,7 @@ from tests.rehearsal.roles import Measured
 
 SMALLEST_BUDGET = 1e-3  # ε₀ of the paper's smallest trust region
 RUNTIME = Runtime()
+SHORT = 1024  # tokens of responses at which a learner may stay on its GPU
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,12 @@ def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
     trust_region._ITERATIONS = 2
     on_torch = replace(setup, engine=replace(setup.engine, sampler="torch"))
     on_sglang = replace(setup, engine=replace(setup.engine, sampler="sglang"))
+    again = replace(RUNTIME, checkpointing=True)
     yield _case(name, on_sglang, card, "learning", "learning", _learning)
+    yield _case(name, on_sglang, card, "learning again", "learning", _learning, again)
+    short = replace(on_sglang, training=replace(setup.training, max_response_tokens=SHORT))
+    if _stays(short, card):
+        yield _case(name, short, card, "learning, staying", "learning", _learning)
     yield _case(name, on_sglang, card, "scoring", "scoring", _scoring)
     yield _case(name, on_torch, card, "torch, alone", "decoding", _decoding)
     yield _case(name, on_torch, card, "torch, blending", "blending", _blending)
@@ -86,10 +92,18 @@ def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
 Role = Callable[[Setup, Budget], tuple[str, float, Measured]]  # size in words, GiB granted, figures
 
 
-def _case(name: str, setup: Setup, card: str, role: str, situation: Situation, run: Role) -> Case:
+def _case(
+    name: str,
+    setup: Setup,
+    card: str,
+    role: str,
+    situation: Situation,
+    run: Role,
+    runtime: Runtime = RUNTIME,
+) -> Case:
     gib = GPUS[card].gib
     try:
-        granted = budget(setup, RUNTIME, gib, situation)
+        granted = budget(setup, runtime, gib, situation)
     except TooSmall as error:
         return Case(card, name, role, "", gib, refusal=str(error))
     size, granted_gib, measured = run(setup, granted)
@@ -112,6 +126,13 @@ def _case(name: str, setup: Setup, card: str, role: str, situation: Situation, r
     )
 
 
+def _stays(setup: Setup, card: str) -> bool:
+    try:
+        return budget(setup, RUNTIME, GPUS[card].gib, "learning").resident
+    except TooSmall:
+        return False
+
+
 def _own(granted: Budget, *more: str) -> float:
     """GiB of the parts that are the role's own, and of some of the others'."""
     return sum(gib for part, gib in granted.parts.items() if part not in OTHERS or part in more)
@@ -122,11 +143,20 @@ def _longest(setup: Setup) -> int:
 
 
 def _learning(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
-    """Two micro-batches: the second one finds the gradient of the first."""
+    """Two micro-batches: the second one finds the gradient of the first.
+
+    A learner that stays on its GPU takes there what it is granted in the sampler's budget, too.
+    """
     length = _longest(setup)
     rows = 2 * (granted.tokens // length)
     size = f"{rows} × {length}, {granted.tokens:,} a pass"
-    return size, _own(granted), roles.learning(setup, granted.tokens, rows, length)
+    gib = _own(granted)
+    if granted.resident:
+        beside = budget(setup, RUNTIME, granted.card_gib, "decoding").parts["trainer"]
+        gib, size = min(gib, beside), size + ", stays"
+    checkpointing = granted.checkpointing
+    measured = roles.learning(setup, granted.tokens, rows, length, checkpointing=checkpointing)
+    return size, gib, measured
 
 
 def _scoring(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:

@@ -50,6 +50,7 @@ def install() -> None:
     cuda.Event = _Event
     _make_on_the_host_first()
     torch.nn.functional.scaled_dot_product_attention = _attention
+    torch.nn.functional.rms_norm = _rms_norm
 
 
 class _Event:
@@ -109,6 +110,30 @@ def _make_on_the_host_first() -> None:
         return on_host if device is None else on_host.to(device)
 
     torch.tensor = tensor
+
+
+def _rms_norm(
+    hidden: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """The norm by CUDA's one kernel, which keeps its input and a number for each row.
+
+    A build of torch for CPUs has no such kernel, and would compose the norm of six in float32.
+    """
+    import torch
+
+    class Norm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+            ctx.save_for_backward(hidden, weight, hidden.new_empty(hidden.shape[:-1]).float())
+            return torch.empty_like(hidden)
+
+        @staticmethod
+        def backward(ctx: Any, *upstream: Tensor) -> Any:
+            hidden, weight, _ = ctx.saved_tensors
+            return torch.empty_like(hidden), torch.empty_like(weight)
+
+    assert weight is not None
+    return Norm.apply(hidden, weight)  # pyright: ignore[reportReturnType]
 
 
 def _attention(

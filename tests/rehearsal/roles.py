@@ -23,6 +23,7 @@ from orchestrator.engines.budget import LOGIT_BYTES
 from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang import private
@@ -151,17 +152,25 @@ def scores_of(rollouts: Rollouts) -> TeacherScores:
 
 
 def learning(
-    setup: Setup, tokens: int, rows: int, length: int, objective: str = "renormalized"
+    setup: Setup,
+    tokens: int,
+    rows: int,
+    length: int,
+    objective: str = "renormalized",
+    checkpointing: bool = True,
 ) -> Measured:
     """One update of the torch trainer, after a first one that made its moments, with its state on
-    the device.
+    the device. Layers are computed again in the backward pass if `checkpointing`.
     """
     with pretended() as ledger:
         student = model_of(setup.student, setup, "student", torch.float32)
         goal = Objective(objective)  # pyright: ignore[reportArgumentType]
         rollouts = full_rollouts(setup, rows, length)
         scores = None if objective == "nll" else scores_of(rollouts)
-        trainer = TorchTrainer(student, setup.training.optimizer, tokens, torch.bfloat16, steps=400)
+        passes = Passes.on(torch.device(DEVICE), torch.bfloat16, checkpointing)
+        trainer = TorchTrainer(
+            student, setup.training.optimizer, tokens, torch.bfloat16, steps=400, passes=passes
+        )
         for parameter in trainer._parameters.values():
             parameter.grad = torch.zeros_like(parameter)
         trainer._adamw.step()

@@ -25,6 +25,8 @@ PAIRS = [
 # of scoring, in one step or round of decoding. A blended round is judged in nine parts.
 READS = {
     "learning": 5,
+    "learning again": 5,
+    "learning, staying": 5,
     "scoring": 4,
     "torch, alone": 6,
     "torch, blending": 24,
@@ -52,7 +54,9 @@ def test_every_role_fits_into_its_budget(name: str, tmp_path: Path) -> None:
     assert file.exists(), done.stderr
     rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     assert done.returncode == 0, done.stdout
-    assert [row["role"] for row in rows] == list(READS)
+    # Only the smaller student may stay on its GPU beside a cache.
+    expected = [role for role in READS if "staying" not in role or name == "qwen3-0.6b"]
+    assert [row["role"] for row in rows] == expected
     for row in rows:
         assert row["fits"], row
         assert not row["refusal"], row
@@ -61,4 +65,7 @@ def test_every_role_fits_into_its_budget(name: str, tmp_path: Path) -> None:
         assert sum(row["reads"].values()) == READS[row["role"]], row["reads"]
     # Attention over sequences of 8,192 tokens comes on top of 6ND, the more the smaller the model
     # is.
-    assert RECOMPUTED < rows[0]["flops_of_6nd"] < 3.5
+    kept, again = rows[0]["flops_of_6nd"], rows[1]["flops_of_6nd"]
+    assert RECOMPUTED < again < 3.5
+    # Passes that keep what they computed save a forward pass, a quarter; the loss is not recomputed.
+    assert 0.75 < kept / again < 0.82

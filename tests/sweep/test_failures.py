@@ -98,6 +98,12 @@ def test_an_attempt_after_one_without_enough_memory_takes_half_the_micro_batch(
         8192,
         4096,
     ]
+    # What is kept beside the micro-batch where memory is plenty goes first.
+    assert leaner(derived, 0).runtime == derived.runtime
+    keeping = replace(derived, runtime=replace(derived.runtime, checkpointing=False, resident=True))
+    lean = leaner(keeping, 1).runtime
+    assert lean.checkpointing
+    assert lean.resident is False
 
 
 def test_attempts_without_enough_memory_are_counted_within_one_sweep(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from orchestrator.config import Placement, RoleGpus, RoleName
 from orchestrator.engines.memory import ONE_GPU, Gpus
+from orchestrator.experiment.kinds import Kind
 from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.methods import Knobs
 from orchestrator.experiment.units import expand
 from orchestrator.workers.engines import job_of
 from orchestrator.workers.placement import bundles, evaluator_bundles, ranks
@@ -81,6 +83,24 @@ def test_each_role_has_a_job_of_its_own(
     assert tuple(job.on for job in jobs) == gpus
     assert [job.ranks for job in jobs] == [ranks(placement, role) for role in ROLES]
     assert {job.takes_turns for job in jobs} == {takes_turns}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "knobs", "sampling"),
+    [
+        ("trial", "vanilla", {}, ("decoding",)),
+        ("trial", "trust_region", {"epsilon0": 0.01, "K": 2}, ("decoding", "blending")),
+        ("trial", "fixed_epsilon", {"epsilon": 0.01}, ("blending",)),
+        ("sft", None, {}, ("answering",)),
+    ],
+)
+def test_the_job_of_a_unit_says_how_it_samples(
+    kind: Kind, method: str | None, knobs: Knobs, sampling: tuple[str, ...], tmp_path: Path
+) -> None:
+    spec = tiny.worker_spec(tmp_path)
+    unit = replace(spec.unit, kind=kind, method=method, knobs=knobs, steps=4)
+    jobs = [job_of(replace(spec, unit=unit), role) for role in ROLES]
+    assert {job.sampling for job in jobs} == {sampling}
 
 
 def test_gpus_of_a_split_trial_are_the_sum_of_its_roles() -> None:

@@ -27,10 +27,17 @@ class Passes:
     lean: bool = False
 
     @staticmethod
-    def on(device: torch.device, dtype: torch.dtype) -> Passes:
-        """Options for a device and a forward `dtype`. CPUs have memory for all activations."""
+    def on(device: torch.device, dtype: torch.dtype, checkpointing: bool | None = None) -> Passes:
+        """Options for a device and a forward `dtype`; `checkpointing` as given, else on GPUs.
+
+        CPUs have memory for all activations. For a GPU `engines.budget` decides.
+        """
         on_gpu = device.type == "cuda"
-        return Passes(packed=has_packed_kernel(device, dtype), checkpointing=on_gpu, lean=on_gpu)
+        return Passes(
+            packed=has_packed_kernel(device, dtype),
+            checkpointing=on_gpu if checkpointing is None else checkpointing,
+            lean=on_gpu,
+        )
 
 
 def checkpoint_activations(model: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
-from orchestrator.engines.device import granted
+from orchestrator.engines.device import granted, moves_away
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import Capability, attention_backend
 from orchestrator.engines.sglang.calls import (
@@ -305,7 +305,7 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         needed_gib=None if budget is None else budget.own_gib,
         cache_tokens=cache_tokens,
         requests=requests,
-        takes_turns=job.takes_turns,
+        takes_turns=moves_away(job, budget),
         shards=job.on.count,
         attention=attention_backend(
             job.runtime.attention_backend, setup.engine.dtype, capability()

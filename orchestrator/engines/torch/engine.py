@@ -10,10 +10,11 @@ import torch
 
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.common.causal import log_probs_of
+from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.common.store import ModelStore
 from orchestrator.engines.common.tensor_digests import digests_of
-from orchestrator.engines.device import pass_tokens
+from orchestrator.engines.device import granted, moves_away, pass_tokens
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.torch.decoding import Decoding, generate, read_in_drafts
 from orchestrator.engines.torch.trainer import TorchTrainer
@@ -39,14 +40,17 @@ class TorchEngine:
     def trainer(self) -> TorchTrainer:
         """A trainer with its own student in float32; the sampler's may have another dtype."""
         job = self.store.job
+        there = granted(job, "learning")
+        checkpointing = job.runtime.checkpointing if there is None else there.checkpointing
         return TorchTrainer(
             self.store.open(job.initial, "student", torch.float32),
             job.setup.training.optimizer,
             pass_tokens(job, "learning"),
             self.store.dtype,
             job.steps,
-            job.takes_turns,
-            lora=job.lora,
+            moves_away(job, there),
+            Passes.on(self.store.device, self.store.dtype, checkpointing),
+            job.lora,
         )
 
     def close(self) -> None:

@@ -203,7 +203,11 @@ class TorchTrainer:
         """End the learner's turn.
 
         Copies of the weights for other roles are made before, while casting is fast on the device.
+        A learner that stays gives back what only its passes took: its allocator's leftovers would
+        grow with each new length of rows.
         """
+        if self._offload is None and self._device.type == "cuda":
+            torch.cuda.empty_cache()
         if self._offload is not None:
             self._forward_weights = None  # else `_weights` returns the copies of the last turn
             self._forward_weights = self._weights()

@@ -291,7 +291,7 @@ class Rank:
         forward = torch.float32 if setup.engine.dtype == "float32" else torch.bfloat16
         held = torch.float32 if trains else forward
         optimizer = setup.training.optimizer if trains else None
-        passes = passes or Passes.on(self._device, forward)
+        passes = passes or Passes.on(self._device, forward, job.runtime.checkpointing)
         attention = attention_for(self._device)
         # On the CPU first: FSDP puts a rank's own rows on its device.
         causal = checked_model(setup, folder, owner, held, torch.device("cpu"), attention)

@@ -172,3 +172,5 @@ def test_packed_where_card_dtype_and_build_have_the_kernel(
     )
     assert not has_packed_kernel(CPU, dtype)
     assert Passes.on(CPU, dtype) == Passes()
+    assert not Passes.on(torch.device("cuda"), dtype, False).checkpointing
+    assert Passes.on(CPU, dtype, True) == Passes(checkpointing=True)
