@@ -101,7 +101,9 @@ def kernel(bench: Bench) -> Found:
         return Found("skipped", "no compilers here, and no GPU that would need them")
     require("engine.sampler", name)
     # As in an engine's process, except for the cache, which may hold the kernel already.
-    os.environ |= toolchain.environment(os.environ)
+    for variable, value in toolchain.environment(os.environ).items():
+        if value is not None:
+            os.environ[variable] = value
     os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")
     from orchestrator.engines.sglang import private
     from orchestrator.engines.sglang.one_kernel import build_one_kernel

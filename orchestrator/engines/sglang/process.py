@@ -71,7 +71,7 @@ class EngineProcess:
         settings = self._settings
         if settings.needed_gib is not None:
             wait_for_memory(settings.needed_gib, "an SGLang engine")
-        environment = {"HF_HUB_OFFLINE": "1"}
+        environment: dict[str, str | None] = {"HF_HUB_OFFLINE": "1"}
         if settings.gpu:
             environment |= toolchain.environment(os.environ)
         else:
