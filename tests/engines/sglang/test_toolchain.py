@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config import Runtime
+from orchestrator.engines.interface import Job, ModelFolder
+from orchestrator.engines.sglang import engine as module
 from orchestrator.engines.sglang import toolchain
 from orchestrator.engines.sglang.calls import Settings
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.errors import EngineLost
+from orchestrator.experiment.load import load_setup
 from tests.engines.installed import skip_without
 from tests.sweeps import ROOT
 
@@ -124,6 +128,22 @@ def test_only_an_engine_on_a_gpu_gets_compilers(
         # A cluster's profile may set these for trainers. With them the engine keeps its cache.
         assert ("allocator as by default and so" in str(lost.value)) is gpu
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True", "kept for trainers"
+
+
+def test_an_engines_start_has_the_experiments_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(module, "attention_backend", lambda *_: None)
+    (tmp_path / "config.json").write_text('{"vocab_size": 151936}')
+    setup, runtime = load_setup("qwen3-0.6b"), Runtime(engine_start_s=0.5)
+    folder = ModelFolder(str(tmp_path))
+    engine = EngineProcess(module.settings(Job(setup, runtime, folder), folder, "student"))
+    with pytest.raises(EngineLost, match="the SGLang engine has been silent for 0 s"):
+        engine.start()
 
 
 # --- CUDA's libraries ---
