@@ -2,7 +2,8 @@
 
 The pair is that of experiments/smollm.yaml with one or two updates instead of twenty, so that it is
 made within a minute. Expected agreement was measured on it: bfloat16 rounds differently in every
-shape of batch, float32 hardly does.
+shape of batch, float32 hardly does. Where torch sees a GPU, the engine works there and transformers
+on the CPU; that was never run on a GPU.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ BEHAVIORS = (Student(), TrustRegion(EPSILON), Fusion(ALPHA))
 NATS = {"float32": 1e-4, "bfloat16": 0.15}
 OF_BETA = {"float32": 1e-3, "bfloat16": 0.02}
 OF_KL = {"float32": 1e-4, "bfloat16": 1e-3}
+GPU = torch.cuda.is_available()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     setup["evaluation"]["benchmarks"]["word_problems"]["limit"] = 2
     (folder / "setups/few.yaml").write_text(yaml.safe_dump(setup), encoding="utf-8")
     experiment = {"setups": ["few"], "methods": {"trust_region": {"epsilon0": [0.05], "K": [2]}}}
-    experiment["runtime"] = {"keep": "all"}
+    experiment["runtime"] = {"keep": "all", "placement": {"gpus": int(GPU)}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
     recipe = load_setup(str(folder / "setups/few.yaml")).teacher.recipe
     assert recipe is not None
@@ -195,7 +197,8 @@ def test_updates_lower_the_loss_and_survive_a_checkpoint(
     assert second["loss"] < 0.9 * first["loss"]
     restored = engine.trainer()
     restored.restore(tmp_path)
-    assert restored.step(rollouts, scores, goal, 1) == second
+    # On a GPU sums are made in any order.
+    assert restored.step(rollouts, scores, goal, 1) == pytest.approx(second, rel=1e-2 * GPU, abs=0)
     engine.close()
 
 
