@@ -83,7 +83,10 @@ def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
     runtime = study.experiment.runtime
     if small:
         runtime = Runtime(
-            placement=Placement(gpus=int(gpu)), rollout_batch=4, micro_batch_tokens=256
+            placement=Placement(gpus=int(gpu)),
+            rollout_batch=4,
+            micro_batch_tokens=256,
+            engine_start_s=runtime.engine_start_s,
         )
         setup = _small(setup, setup.engine.dtype if gpu else "float32")
     declared = setup

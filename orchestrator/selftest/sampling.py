@@ -36,7 +36,7 @@ from orchestrator.workers.generation import support_size
 NEW_TOKENS = 32
 # Of the batch that tells the speed: tokens of its prompts, of a short and of a longer call.
 PROMPT_TOKENS, SHORT_TOKENS, LONG_TOKENS = 512, 8, 136
-SMALL_ROWS = 4  # of that batch without a GPU
+SMALL_ROWS, SMALL_TOKENS = 4, 24  # of that batch without a GPU
 EPSILON = 0.01  # nats; the middle of the paper's budgets
 # Above the use before, since other programs may take some. More counts as not given back.
 SLACK_GIB = 0.5
@@ -150,10 +150,10 @@ def _decode(
     Without such tokens there is no speed.
     """
     budget = granted(bench.job(), situation)
-    rows = SMALL_ROWS
+    rows, longest = SMALL_ROWS, SMALL_TOKENS
     if budget is not None:
         rows = min(budget.requests, sequences_per_step(bench.setup.training))
-    longest = min(LONG_TOKENS, bench.setup.training.max_response_tokens)
+        longest = min(LONG_TOKENS, bench.setup.training.max_response_tokens)
     asked = requests(bench, (min(PROMPT_TOKENS, bench.setup.training.max_prompt_tokens),) * rows)
     seconds: list[float] = []
     counts: list[int] = []

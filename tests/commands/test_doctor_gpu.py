@@ -5,6 +5,7 @@ on SGLang.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,24 @@ def test_json_alone_on_stdout(
     assert slow.pop("log") == f"{printed['folder']}/slow.log"
     words = {"detail": "slower than it should be", "change": "the remedy of slow"}
     assert slow == {"name": "slow", "verdict": "warn", "numbers": {}, **words}
+
+
+def test_checks_wait_as_long_for_an_engine_as_a_sweep_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    def looked_at(checks: Sequence[Check], *_: object) -> Iterator[Outcome]:
+        limits.extend(check.limit_s for check in checks)
+        return iter(())
+
+    monkeypatch.setattr(doctor_gpu, "run_checks", looked_at)
+    start = "runtime.engine_start_s=1800"
+    for override in ("runtime.engine_start_s=60", start):
+        examined(capsys, "paper", "--gpu", "--small", "--runs", tmp_path / override, override)
+    usual, later = limits[: len(CHECKS)], limits[len(CHECKS) :]
+    assert usual == [check.limit_s for check in CHECKS]
+    assert later == [limit + 1200 for limit in usual]
 
 
 def test_what_was_known_at_a_ctrl_c_is_kept(
