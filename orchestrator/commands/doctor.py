@@ -24,9 +24,8 @@ from orchestrator.data.overlap import overlap_lines
 from orchestrator.data.problems import check_system
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
-from orchestrator.engines.device import has_driver
+from orchestrator.engines.device import ALLOCATOR, has_driver
 from orchestrator.engines.memory import GIB, Gpus, decoder, needs_gpu
-from orchestrator.engines.sglang.toolchain import ALLOCATOR
 from orchestrator.errors import shown
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from orchestrator.rollouts import Rollouts
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 from orchestrator.workers.canary import MOST_ON_ODD_IDS, Apart, apart
+
+if TYPE_CHECKING:
+    from orchestrator.rollouts import Rollouts
 
 LEARNER, SAMPLER = "learner", "sampler"
 DRAWN, APART = "drawn.json", "drawn_apart.json"

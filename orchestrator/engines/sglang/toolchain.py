@@ -25,15 +25,13 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator.engines.device import ALLOCATOR
+
 CUDA = 13  # the release of the torch that `docker/lock/runtime.txt` pins for GPUs
 SYSTEM = Path("/usr/local")  # where NVIDIA's installers put `cuda` and `cuda-13.0`
 WHEEL, FOLDER = "nvidia-cuda-nvcc", "nvidia/cu13"  # the distribution with nvcc, and its folder
 # The distribution with CUDA's runtime, which torch's build for GPUs requires, and the library.
 RUNTIME, LIBRARY = "nvidia-cuda-runtime", f"libcudart.so.{CUDA}"
-# torch's allocator reads the first, else the second, which is its older name. torch_memory_saver
-# refuses expandable segments under the older name and does not see them under the newer one, where
-# an engine would keep the memory that it is to give back.
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 COMPILE_S = 60.0  # for an almost empty file, on a busy machine
 # The parts of a toolkit that every kernel of SGLang needs.
 PARTS = (
