@@ -103,7 +103,7 @@ def test_commands_print_what_the_page_shows(
 
 
 def test_the_checks_on_the_page_are_those_that_are_made() -> None:
-    [listed] = re.findall(r"In their order they\s+are (.*?)\. ", TEXT, flags=re.DOTALL)
+    [listed] = re.findall(r"In their order\s+they\s+are (.*?)\. ", TEXT, flags=re.DOTALL)
     assert re.findall(r"`([a-z]+)`", listed) == [check.name for check in CHECKS]
     assert f"`{len(CHECKS)} checks: " in TEXT
 
