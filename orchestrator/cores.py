@@ -16,10 +16,14 @@ def cores_here() -> int:
     Slurm, `taskset` and cpusets bind processes to cores; `docker --cpus` and Kubernetes limit CPU
     time. A system with neither, such as macOS, gives all cores of the machine.
     """
-    bound = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, int(min([bound, *_limits()])))
+    return max(1, int(min([bound_cores(), *_limits()])))
+
+
+def bound_cores() -> int:
+    """Cores that the process is bound to; all of the machine where it is bound to none."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _limits() -> list[float]:

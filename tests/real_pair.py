@@ -2,7 +2,8 @@
 made within a minute, and transformers alone beside it.
 
 Expected agreement was measured on this pair: bfloat16 rounds differently in every shape of batch,
-float32 hardly does.
+float32 hardly does. Where torch sees a GPU, the engine works there and transformers on the CPU;
+that was never run on a GPU.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ BEHAVIORS = (Student(), TrustRegion(EPSILON), Fusion(ALPHA))
 NATS = {"float32": 1e-4, "bfloat16": 0.15}
 OF_BETA = {"float32": 1e-3, "bfloat16": 0.02}
 OF_KL = {"float32": 1e-4, "bfloat16": 1e-3}
+GPU = torch.cuda.is_available()
 
 
 def make_sweep(folder: Path) -> Path:
@@ -52,7 +54,7 @@ def make_sweep(folder: Path) -> Path:
     setup["evaluation"]["benchmarks"]["word_problems"]["limit"] = 2
     (folder / "setups/few.yaml").write_text(yaml.safe_dump(setup), encoding="utf-8")
     experiment = {"setups": ["few"], "methods": {"trust_region": {"epsilon0": [0.05], "K": [2]}}}
-    experiment["runtime"] = {"keep": "all"}
+    experiment["runtime"] = {"keep": "all", "placement": {"gpus": int(GPU)}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
     recipe = load_setup(str(folder / "setups/few.yaml")).teacher.recipe
     assert recipe is not None
@@ -191,4 +193,5 @@ def check_updates(given: Job, sampler: Sampler, engine: Engine, dtype: Dtype, fo
     assert second["loss"] < 0.9 * first["loss"]
     restored = engine.trainer()
     restored.restore(folder)
-    assert restored.step(rollouts, scores, goal, 1) == second
+    # On a GPU sums are made in any order.
+    assert restored.step(rollouts, scores, goal, 1) == pytest.approx(second, rel=1e-2 * GPU, abs=0)

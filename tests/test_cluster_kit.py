@@ -33,7 +33,12 @@ def job(tmp_path: Path) -> dict[str, str]:
     """The environment of a job of Slurm on two nodes whose `srun` says what it was to run."""
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
-    program(programs, "srun", 'echo "$@"; echo "mode $RAY_AUTH_MODE token $RAY_AUTH_TOKEN in $PWD"')
+    program(
+        programs,
+        "srun",
+        'echo "$@"; echo "mode $RAY_AUTH_MODE token $RAY_AUTH_TOKEN in $PWD"\n'
+        'echo "cores $SRUN_CPUS_PER_TASK"',
+    )
     program(programs, "hostname", "echo 10.0.0.7 192.168.0.7")
     program(programs, "python", 'echo "a secret"')
     return {
@@ -55,11 +60,16 @@ def test_a_job_of_slurm_starts_ray_on_all_its_nodes_and_submits_on_the_first(
 ) -> None:
     done = run(job, "experiments/paper-small.yaml", "seeds=[0, 1]")
     assert done.returncode == 0, done.stderr
-    command, secret = done.stdout.splitlines()
+    command, secret, cores = done.stdout.splitlines()
     folder = job["SLURM_SUBMIT_DIR"]
     assert secret == f"mode token token a secret in {folder}"
+    # From Slurm 22.05 on srun takes the cores of a task from neither the job nor its environment.
+    assert cores == "cores 64"
     ray, _, submit = command.partition(" -- ")
-    assert ray.startswith("ray symmetric-run --address 10.0.0.7:23456 --min-nodes 2 --num-cpus 64 ")
+    assert ray.startswith(
+        "--cpus-per-task=64 --cpu-bind=none "
+        "ray symmetric-run --address 10.0.0.7:23456 --min-nodes 2 --num-cpus 64 "
+    )
     assert submit == (
         f"trb submit experiments/paper-small.yaml seeds=[0, 1] --address 10.0.0.7:23456 --runs {folder}/runs --yes"
     )
@@ -75,6 +85,18 @@ def test_folders_and_address_of_a_job_can_be_given(job: dict[str, str], tmp_path
     assert done.returncode == 0, done.stderr
     assert "--address 10.1.0.7:23456 --runs /shared/runs" in done.stdout
     assert f"in {home}" in done.stdout
+
+
+def test_a_job_has_its_nodes_whole_memory_and_without_cores_asks_for_one(
+    job: dict[str, str],
+) -> None:
+    """`--exclusive` alone gives all cores and GPUs, and only a site's default of the memory."""
+    options = re.findall(r"^#SBATCH (--\S+)", SBATCH.read_text(), flags=re.MULTILINE)
+    assert {"--exclusive", "--mem=0"} <= set(options)
+    del job["SLURM_CPUS_PER_TASK"]
+    done = run(job, "paper.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("--cpus-per-task=1 --cpu-bind=none ray ")
 
 
 def test_a_job_without_an_experiment_is_refused(job: dict[str, str]) -> None:
@@ -125,4 +147,7 @@ def test_the_pods_of_kubernetes_share_a_folder_an_image_and_rays_version(
     assert pods[0]["volumes"] == pods[1]["volumes"]
     mounted = {mount["mountPath"] for mount in head["volumeMounts"]}
     assert "/shared" in mounted
+    [shm] = [mount["name"] for mount in head["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
+    volumes = {volume["name"]: volume for volume in pods[0]["volumes"]}
+    assert volumes[shm]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert worker["resources"]["limits"]["nvidia.com/gpu"]

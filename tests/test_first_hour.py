@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import io
+import json
 import multiprocessing
 import re
 import sysconfig
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +27,8 @@ import pytest
 import torch
 
 from orchestrator import cli
+from orchestrator.commands import doctor
+from orchestrator.commands.doctor_gpu import looks
 from orchestrator.config import Runtime
 from orchestrator.data.fetching import fetch
 from orchestrator.data.files import data_file
@@ -98,9 +103,33 @@ def test_commands_print_what_the_page_shows(
 
 
 def test_the_checks_on_the_page_are_those_that_are_made() -> None:
-    [listed] = re.findall(r"In their order they are (.*?)\. ", TEXT, flags=re.DOTALL)
+    [listed] = re.findall(r"In their order\s+they\s+are (.*?)\. ", TEXT, flags=re.DOTALL)
     assert re.findall(r"`([a-z]+)`", listed) == [check.name for check in CHECKS]
-    assert f"\n{len(CHECKS)} checks: " in TEXT
+    assert f"`{len(CHECKS)} checks: " in TEXT
+
+
+def test_the_numbers_to_look_at_first_are_those_of_the_doctors_table(tmp_path: Path) -> None:
+    table = TEXT[TEXT.index("| look first at |") :].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", table, re.MULTILINE)
+    found = looks(small_bench(tmp_path), [])
+    assert [row[0] for row in rows[1:]] == [look.subject for look in found]
+    for row, look in zip(rows[1:], found, strict=True):
+        assert row[2] == "the same" or row[2].replace("`", "") == look.change
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first-hour-on-gpus.md"])
+def test_the_first_sweeps_limit_is_not_below_its_plan(
+    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sweep that stops at its limit is what a first user would not expect."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    [limit] = re.findall(r"trb submit experiments/paper-small.yaml .*--max-gpu-hours (\d+)", text)
+    small = str(ROOT / "experiments" / "paper-small.yaml")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["plan", small, "--gpus", "8", "--json", "--runs", str(tmp_path / "runs")])
+    assert ended.value.code in (0, None)
+    hours = json.loads(capsys.readouterr().out)["totals"]["chosen_gpu_hours"]
+    assert float(limit) >= hours["high"]
 
 
 def test_what_make_is_asked_for_is_there() -> None:
@@ -113,7 +142,7 @@ def test_what_make_is_asked_for_is_there() -> None:
 
 
 def test_the_page_stays_short() -> None:
-    assert len(TEXT.splitlines()) <= 150
+    assert len(TEXT.splitlines()) <= 170
 
 
 # --- errors ---
@@ -148,7 +177,7 @@ def refused(call: Callable[[], object], kind: type[Exception] = UserError) -> st
 
 
 def installing(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
-    """An older driver, and a torch that was installed without one."""
+    """An older system or driver, a driver that is not well, and a torch installed without one."""
     patch.setattr(node, "driver_version", lambda: "550.127.08")
     patch.setattr(node, "driver_cuda", lambda: "12.4")
     patch.setattr(torch.cuda, "device_count", lambda: 0)
@@ -157,7 +186,14 @@ def installing(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     for cuda in ("13.0", None):
         patch.setattr(torch.version, "cuda", cuda)
         messages.append(node.driver(bench).detail)
-    return messages
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.setattr(node, "driver_cuda", lambda: "13.0")
+    patch.setattr(node, "initialised", lambda: 802)
+    messages.append(node.driver(bench).detail)
+    patch.setattr(install.platform, "libc_ver", lambda: ("glibc", "2.28"))
+    with redirect_stderr(io.StringIO()) as printed, pytest.raises(SystemExit):
+        install.check_glibc()
+    return [*messages, printed.getvalue()]
 
 
 def starting(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
@@ -205,6 +241,10 @@ def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     )
     for who, log_prob in ((canary.LEARNER, -1.0), (canary.SAMPLER, -2.0)):
         canary.write_canary(bench, who, [log_prob] * len(canary_ids(bench.setup)))
+    patch.setenv("SLURM_CPUS_PER_TASK", "4096")
+    patch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0})
+    full = SimpleNamespace(f_frsize=1, f_blocks=2**26, f_bfree=0, f_bavail=0)
+    patch.setattr(doctor.os, "statvfs", lambda path: full)
     in_bfloat16 = replace(bench.setup, engine=replace(bench.setup.engine, dtype="bfloat16"))
     return [
         refused(
@@ -213,6 +253,8 @@ def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
         ),
         refused(lambda: budget(setup, Runtime(), 12.0, "decoding")),
         refused(lambda: budget(setup, Runtime(), 12.0, "learning")),
+        doctor._cores()[1],
+        doctor._shared_memory(setup, load_experiment(ROOT / "experiments" / "gpu-smoke.yaml"))[1],
         device.offload(bench).detail,
         device.collective(bench).detail,
         canary.same_weights(replace(bench, setup=in_bfloat16)).detail,

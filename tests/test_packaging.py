@@ -255,6 +255,39 @@ def test_nvidias_wheels_get_the_names_that_linkers_look_for(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("system", "message"),
+    [
+        (("glibc", "2.28"), "setup: glibc 2.28: expected 2.34 or newer, for which SGLang is built"),
+        (("glibc", "2.34"), ""),
+        (("glibc", "2.39.9000"), ""),
+        (("", ""), ""),  # macOS
+    ],
+)
+def test_a_system_that_is_too_old_for_sglang_is_said_before_anything_is_fetched(
+    system: tuple[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fetched: list[object] = []
+    monkeypatch.setattr(install.platform, "libc_ver", lambda: system)
+    monkeypatch.setattr(install, "install_uv", lambda: fetched.append("uv"))
+    monkeypatch.setattr(install, "install_pins", lambda *pins: fetched.append(pins))
+    monkeypatch.setattr(install, "install_compiler", lambda: fetched.append("compiler"))
+    for part in ("glibc", "engines"):
+        monkeypatch.setattr(sys, "argv", ["install.py", part])
+        if message:
+            with pytest.raises(SystemExit) as ended:
+                install.main()
+            err = capsys.readouterr().err
+            assert (ended.value.code, err.count("\n")) == (2, 1)
+            assert err.startswith(message)
+        else:
+            install.main()
+    assert bool(fetched) is not bool(message)
+
+
+@pytest.mark.parametrize(
     ("offered", "listed"),
     [
         (
@@ -508,6 +541,20 @@ def test_make_says_which_pythons_it_looked_for(tmp_path: Path) -> None:
         in done.stderr
     )
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize("target", ["setup-engines", "test-engines", "test-compiler"])
+def test_make_looks_at_the_system_before_it_fetches_engines(target: str, tmp_path: Path) -> None:
+    for name in ("Makefile", "setup.cfg", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "docker" / "lock", tmp_path / "docker" / "lock")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@" >> asked\ncase "$*" in *glibc) exit 2;; esac\n')
+    python.chmod(0o755)
+    done = subprocess.run(["make", target], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert (tmp_path / "asked").read_text() == "docker/lock/install.py glibc\n"
 
 
 # --- the wheel ---

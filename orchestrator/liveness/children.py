@@ -80,15 +80,15 @@ class ChildLost(RuntimeError):
 class Child:
     """A process, `python -m module`, and the connection to it. Messages call it `name`.
 
-    `environment` is added to the environment of this process. The child prints where this process
-    does, or into `output`, a file that can be read.
+    `environment` is added to the environment of this process; a variable that is None is taken out
+    of it. The child prints where this process does, or into `output`, a file that can be read.
     """
 
     def __init__(
         self,
         module: str,
         name: str,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
         output: IO[bytes] | int | None = None,
     ):
         self.name, self._output = name, output
@@ -97,6 +97,7 @@ class Child:
         if own := os.environ.get("PYTHONPATH"):
             folders.append(own)
         paths = {"PYTHONPATH": os.pathsep.join(folders)}
+        variables = {**os.environ, **(environment or {}), **paths}
         # -P, so that Python does not import a stray sympy.py from the current folder.
         command = [sys.executable, "-P", "-m", module, str(there.fileno()), str(os.getpid())]
         with there:
@@ -106,7 +107,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
-                env={**os.environ, **(environment or {}), **paths},
+                env={name: value for name, value in variables.items() if value is not None},
                 start_new_session=True,
             )
         self._connection = Connection(here.detach())

@@ -27,6 +27,7 @@ SILENT_LOOKS = 45  # 90 s: a thread of a busy process may get no turn for many s
 # longest piece of work so far.
 HANGS_AFTER_S = 900.0
 HANGS_FACTOR = 20
+LOADS_FACTOR = 1.5  # times the limit on an engine's start, which makes no progress to be seen
 
 End = Callable[[str, Beat, str], None]
 
@@ -44,11 +45,15 @@ class _Watched:
 class Watchdog:
     """Watches the running work, `names()`.
 
-    `end(name, beat, reason)` kills the process of a beat, on whatever machine it runs.
+    `end(name, beat, reason)` kills the process of a beat, on whatever machine it runs. A process
+    may be silent for the start of an engine, which has a limit of `start_s`.
     """
 
-    def __init__(self, runs: Path, names: Callable[[], Iterable[str]], end: End):
+    def __init__(
+        self, runs: Path, names: Callable[[], Iterable[str]], end: End, start_s: float = 0.0
+    ):
         self._runs, self._names, self._end = runs, names, end
+        self._hangs_after_s = max(HANGS_AFTER_S, LOADS_FACTOR * start_s)
         self._watched: dict[str, _Watched] = {}
 
     def look(self) -> list[str]:
@@ -84,7 +89,7 @@ class Watchdog:
             return f"has been stopped for {STOPPED_LOOKS * LOOK_S:.0f} s"
         if watched.silent >= SILENT_LOOKS:
             return f"has given no sign of life for {SILENT_LOOKS * LOOK_S:.0f} s"
-        if beat.idle_s > max(HANGS_AFTER_S, HANGS_FACTOR * beat.longest_s):
+        if beat.idle_s > max(self._hangs_after_s, HANGS_FACTOR * beat.longest_s):
             return f"has done nothing for {beat.idle_s:.0f} s"
         return None
 

@@ -25,6 +25,9 @@ from orchestrator.records.files import Damaged, read_sealed, write_sealed
 FOLDER = ".calibration"  # of the runs folder
 REMEDY = "remove it and run trb calibrate again"
 SAME_MEMORY = 0.05  # a card's drivers differ by less; cards of one name, such as A100, by far more
+# Shorter measurements replace no rate, unless they are all of the work that a sweep does at once:
+# what a phase takes at its beginning and end is a part of theirs.
+SHORTEST_S = 5.0
 LEAST_SHARE = 0.5  # of the longest measurement of its kind: shorter ones are left out
 ONE_GPU = Placement(gpus=1)  # of all that is measured
 MEASURED_WORDS = {  # the keys of rows, as people read them
@@ -58,7 +61,8 @@ class CalibrationRow:
     """`responses` of a setup, each of `tokens` tokens after a context of `prompt`, took `seconds`.
 
     `key` names the measured work: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING,
-    which has no responses. `shapes` are the sizes of the models, and `random` tells whether their
+    which has no responses. `whole` tells whether it is all that a sweep does at once, such as the
+    responses of a step. `shapes` are the sizes of the models, and `random` tells whether their
     weights were made up. `about` says more for people, such as the parts of its seconds and
     versions; `day` is as 2026-11-23.
     """
@@ -75,6 +79,12 @@ class CalibrationRow:
     prompt: float = 0.0
     tokens: float = 0.0
     about: Mapping[str, Any] | None = None
+    whole: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is long enough to replace a rate."""
+        return self.whole or self.key == PASSING or self.seconds >= SHORTEST_S
 
     @property
     def phase(self) -> str:
@@ -131,7 +141,7 @@ class Calibration:
         """
         by_key: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
-            if row.holds_for(setup, sampler):
+            if row.counts and row.holds_for(setup, sampler):
                 by_key.setdefault(row.key, []).append(row)
         for key, rows in by_key.items():
             longest = max(row.seconds for row in rows)

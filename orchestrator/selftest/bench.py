@@ -27,6 +27,7 @@ from orchestrator.workers.placement import ranks
 # Of a teacher with random weights, which is written quickly: the checks depend on vocabulary and
 # widths, not on depth.
 MADE_TEACHER_LAYERS = 4
+ROUNDING_GIB = 0.1  # an excess over the granted memory up to this is no finding
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=64, ffn=128)
 SMALL_VOCABULARY = 512
 
@@ -82,7 +83,10 @@ def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
     runtime = study.experiment.runtime
     if small:
         runtime = Runtime(
-            placement=Placement(gpus=int(gpu)), rollout_batch=4, micro_batch_tokens=256
+            placement=Placement(gpus=int(gpu)),
+            rollout_batch=4,
+            micro_batch_tokens=256,
+            engine_start_s=runtime.engine_start_s,
         )
         setup = _small(setup, setup.engine.dtype if gpu else "float32")
     declared = setup

@@ -78,18 +78,18 @@ CHECKS = (
         needs=("driver", "models"),
     ),
     Check(
-        "learner",
-        f"{_ROOM}.pair:learner",
-        300,
-        "a smaller runtime.micro_batch_tokens, or fewer training.max_response_tokens",
-        needs=("driver", "models"),
-    ),
-    Check(
         "sampler",
         f"{_ROOM}.sampling:sampler",
         600,
         "what the engine says in the log; engine.sampler=torch instead of it",
         needs=("driver", "kernel", "models"),
+    ),
+    Check(
+        "learner",
+        f"{_ROOM}.pair:learner",
+        300,
+        "a smaller runtime.micro_batch_tokens, or fewer training.max_response_tokens",
+        needs=("driver", "models"),
     ),
     Check(
         "canary",

@@ -28,6 +28,41 @@ from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 
+LIBRARY = "libcuda.so.1"  # of the driver, not of CUDA's toolkit
+# What cuInit answers where no GPU can be used, from `cuda.h`, with the words for it and the remedy.
+NO_GPU = {
+    3: ("the driver is not initialised", "the NVIDIA driver: load it (modprobe nvidia nvidia_uvm)"),
+    34: (
+        "the driver's library is a stub of the toolkit",
+        "LD_LIBRARY_PATH without the toolkit's folder of stubs",
+    ),
+    46: (
+        "the GPU is used by another process alone, or cannot be had",
+        "its compute mode (nvidia-smi -c 0), or the process that holds it",
+    ),
+    100: (
+        "no GPU is there for this process",
+        "--gpus of Slurm or docker, CUDA_VISIBLE_DEVICES, or lspci and dmesg (a GPU off the bus)",
+    ),
+    101: ("no GPU has this number", "CUDA_VISIBLE_DEVICES, which names a GPU that is not here"),
+    802: (
+        "the GPUs' links are not set up",
+        "the fabric manager of HGX nodes, of the driver's version: "
+        "systemctl start nvidia-fabricmanager",
+    ),
+    803: (
+        "the driver's library and its kernel module are of different versions",
+        "a restart after the driver's update; in a container the host's library, not its own",
+    ),
+    804: (
+        "a library of CUDA's forward compatibility does not run on this GPU",
+        "LD_LIBRARY_PATH without the folder `compat`, or a newer driver",
+    ),
+    999: (
+        "the driver does not say why",
+        "dmesg (Xid), nvidia-modprobe -u -c=0 for nvidia_uvm, and at last a restart",
+    ),
+}
 # By CUDA's major version, from NVIDIA's table of minor version compatibility.
 OLDEST_DRIVER = {13: 580, 12: 525}
 CONTEXT_GIB = 1.0  # a generous bound for a process that has opened the GPU and holds nothing there
@@ -57,12 +92,7 @@ def driver(bench: Bench) -> Found:
     here = torch.cuda.device_count()
     asked = bench.runtime.placement.gpus
     if here == 0:
-        words += "; torch sees no GPU"
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if visible is None:
-            return Found("fail", words, newer)
-        words += f"; CUDA_VISIBLE_DEVICES={visible!r}"
-        return Found("fail", words, "CUDA_VISIBLE_DEVICES, which hides GPUs from this process")
+        return _no_gpu(f"{words}; torch sees no GPU", newer)
     words += f"; {here} × {torch.cuda.get_device_name()}"
     if asked > here:
         return Found(
@@ -71,6 +101,30 @@ def driver(bench: Bench) -> Found:
             "runtime.placement.gpus, or a node with more GPUs",
         )
     return Found("ok", words, numbers={"gpus": here})
+
+
+def _no_gpu(words: str, newer: str) -> Found:
+    """The finding about a driver under which torch sees no GPU, by the answer of cuInit."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        words += f"; CUDA_VISIBLE_DEVICES={visible!r}"
+    code = initialised()
+    if code:
+        meaning, remedy = NO_GPU.get(code, ("an error of its own", newer))
+        words += f"; cuInit answers {code}: {meaning}"
+        # An empty or wrong list hides GPUs from CUDA too, and nothing else then has to be wrong.
+        if visible is None or code not in (100, 101):
+            return Found("fail", words, remedy, {"cuinit": code})
+    if visible is not None:
+        return Found("fail", words, "CUDA_VISIBLE_DEVICES, which hides GPUs from this process")
+    return Found("fail", words, newer)
+
+
+def initialised() -> int | None:
+    """The answer of cuInit, 0 if it is well; None without the library. Never run on a GPU."""
+    with suppress(OSError, AttributeError):
+        return int(ctypes.CDLL(LIBRARY).cuInit(0))
+    return None
 
 
 def driver_version() -> str | None:
@@ -86,7 +140,7 @@ def driver_cuda() -> str | None:
     """The newest CUDA that the driver knows, for example `13.0`. Never run on a GPU."""
     version = ctypes.c_int()
     with suppress(OSError, AttributeError):
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0:
+        if ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(version)) == 0:
             return f"{version.value // 1000}.{version.value % 1000 // 10}"
     return None
 
@@ -101,7 +155,9 @@ def kernel(bench: Bench) -> Found:
         return Found("skipped", "no compilers here, and no GPU that would need them")
     require("engine.sampler", name)
     # As in an engine's process, except for the cache, which may hold the kernel already.
-    os.environ |= toolchain.environment(os.environ)
+    for variable, value in toolchain.environment(os.environ).items():
+        if value is not None:
+            os.environ[variable] = value
     os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")
     from orchestrator.engines.sglang import private
     from orchestrator.engines.sglang.one_kernel import build_one_kernel

@@ -17,9 +17,9 @@ from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.selftest.bench import Bench
-from orchestrator.selftest.canary import LEARNER, write_canary
+from orchestrator.selftest.canary import LEARNER, read_drawn, write_canary
 from orchestrator.selftest.runner import Found
-from orchestrator.selftest.usage import UsageWatch, gauge_here, measured_beside
+from orchestrator.selftest.usage import UsageWatch, gauge_here, measured_beside, who_holds
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
@@ -73,6 +73,7 @@ def learner(bench: Bench) -> Found:
         held = torch.empty(int(others * GIB), dtype=torch.uint8, device="cuda")
     trainer = engine.trainer()
     write_canary(bench, LEARNER, trainer.log_probs(canary_ids(setup)))
+    read_drawn(bench, trainer.log_probs)
     rollouts, scores = full_length(bench, pass_tokens(declared, "learning"))
     tokens = int(rollouts.lengths_B.sum())
     tokens += sum(len(request.prompt_ids) for request in rollouts.requests)
@@ -83,6 +84,10 @@ def learner(bench: Bench) -> Found:
             began = time.monotonic()
             row = trainer.step(rollouts, scores, Objective(setup.training.objective), step)
             taken.append(time.monotonic() - began)
+        began = time.monotonic()
+        trainer.publish(UPDATES)
+        published = time.monotonic() - began
+    who, processes = who_holds(budget)
     engine.close()
     del held
     seconds = statistics.median(taken[1:])
@@ -90,7 +95,9 @@ def learner(bench: Bench) -> Found:
     words = (
         f"{rows} × {tokens // rows:,} tokens in {seconds:.2g} s ({tokens / seconds:,.0f} tokens/s)"
     )
+    words += f"; weights out in {published:.2g} s{who}"
     numbers = {"seconds": seconds, "tokens_per_s": tokens / seconds, "first_s": taken[0]}
+    numbers |= {"publish_s": published, **processes}
     if not all(torch.isfinite(torch.tensor(value)) for value in row.values()):
         return Found("fail", f"{words}; its numbers are not finite: {row}", numbers=numbers)
     return measured_beside(words, numbers, watch, budget)

@@ -2,7 +2,8 @@
 
 Each function runs in a process of its own (`runner`) and writes a row as soon as it has one. It
 begins with little work, and increases the work until two more pieces of the same size fill its
-time: their difference is the spread.
+time: their difference is the spread. Its time begins once its engine is up and has done a first
+piece, since an engine may load and compile for minutes.
 
 Contexts have the mean length that a plan expects. Here they are prompts of made-up ids, since
 decoding them would take all of the time. The time of reading them is subtracted, so the seconds of
@@ -23,7 +24,7 @@ import torch
 from orchestrator.engines.catalog import ENGINES, open_engine, sampler_of
 from orchestrator.engines.interface import Engine, Job, Limits, Sampler
 from orchestrator.engines.memory import GIB, sequences_per_step
-from orchestrator.planning.calibrated import CalibrationRow, shapes_of
+from orchestrator.planning.calibrated import SHORTEST_S, CalibrationRow, shapes_of
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.rates import RATES
@@ -59,7 +60,6 @@ def card(_: None) -> Found:
 
 def decoding(asked: Measuring) -> Found:
     """Time the student alone, as in a trial's steps, then the passing of weights to it."""
-    began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     engine = open_engine(setup.engine.sampler, asked.job)
     sampler = engine.sampler()
@@ -67,7 +67,7 @@ def decoding(asked: Measuring) -> Found:
     lengths = costs.training_lengths("mid")
     rows = min(costs.rows(lengths, "decoding"), sequences_per_step(setup.training))
     work = DecodingPhase(asked, notes, PLAIN, sampler, rows, lengths)
-    work.measure(Student(), support_size(setup), began + OF_DECODING * asked.seconds)
+    work.measure(Student(), support_size(setup), OF_DECODING * asked.seconds)
     if setup.engine.trainer != setup.engine.sampler:  # else both roles share the engine's models
         engine = open_engine(setup.engine.trainer, asked.job)
     _change_weights(asked, notes, sampler, engine)
@@ -76,7 +76,6 @@ def decoding(asked: Measuring) -> Found:
 
 def blending(asked: Measuring) -> Found:
     """Time student and teacher, as in the steps of each method that blends."""
-    began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     name = sampler_of(setup.engine.sampler, teacher_decodes=True)
     sampler = open_engine(name, asked.job).sampler()
@@ -84,15 +83,13 @@ def blending(asked: Measuring) -> Found:
     lengths = costs.training_lengths("mid")
     rows = min(costs.rows(lengths, "blending"), sequences_per_step(setup.training))
     work = DecodingPhase(asked, notes, BLENDED, sampler, rows, lengths)
-    for number, behavior in enumerate(asked.behaviors, 1):
-        deadline = began + asked.seconds * number / len(asked.behaviors)
-        work.measure(behavior, support_size(setup), deadline)
+    for behavior in asked.behaviors:
+        work.measure(behavior, support_size(setup), asked.seconds / len(asked.behaviors))
     return notes.found()
 
 
 def evaluating(asked: Measuring) -> Found:
     """Time the student in an evaluator, with as many responses as its own GPU holds."""
-    began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     job = Job(setup, asked.job.runtime, asked.job.initial, trains=False)
     sampler = open_engine(setup.engine.sampler, job).sampler()
@@ -101,7 +98,7 @@ def evaluating(asked: Measuring) -> Found:
     rows = min(costs.rows(lengths, "evaluating"), job.runtime.slice_responses)
     temperature = setup.evaluation.temperature
     work = DecodingPhase(asked, notes, EVALUATE, sampler, rows, lengths)
-    work.measure(Student() if temperature == 1 else Tempered(temperature), 0, began + asked.seconds)
+    work.measure(Student() if temperature == 1 else Tempered(temperature), 0, asked.seconds)
     return notes.found()
 
 
@@ -116,7 +113,7 @@ class DecodingPhase:
     rows: int
     lengths: Lengths
 
-    def measure(self, behavior: Behavior, support: int, deadline: float) -> None:
+    def measure(self, behavior: Behavior, support: int, seconds: float) -> None:
         """Write rows for more and more tokens after contexts of the expected length."""
         setup = self.asked.bench.setup
         limit = self.lengths.limit
@@ -136,19 +133,22 @@ class DecodingPhase:
             return time.monotonic() - began, count
 
         sampled(first)  # compiles, captures graphs, fills caches
+        self.notes.ready()
+        deadline = time.monotonic() + seconds
         before, tokens_before = sampled(first)
         for size in sizes(min(FIRST_SIZES["tokens"], most), most, deadline):
-            seconds, tokens = sampled(first + size)
-            if seconds <= before:  # another program took time while the prompts were read
+            taken, tokens = sampled(first + size)
+            if taken <= before:  # another program took time while the prompts were read
                 before = min(before, sampled(first)[0])
-            if seconds > before and tokens > tokens_before:
+            if taken > before and tokens > tokens_before:
                 between = (tokens - tokens_before) / self.rows
                 self.notes.add(
                     self.key,
-                    seconds - before,
+                    taken - before,
                     self.rows,
                     prompt + first,
                     between,
+                    whole=size == most,
                     behavior=str(behavior),
                 )
 
@@ -181,38 +181,43 @@ def _change_weights(asked: Measuring, notes: Notes, sampler: Sampler, engine: En
 
 def scoring(asked: Measuring) -> Found:
     """Time the teacher on responses of the lengths that a plan expects."""
+    notes = Notes(asked)
     engine = open_engine(asked.bench.setup.engine.trainer, replace(asked.job, takes_turns=False))
     scorer = engine.scorer()
     scorer.start()
-    return _batches(asked, SCORE, lambda rollouts, _, step: scorer.score(rollouts))
+    return _batches(asked, notes, SCORE, lambda rollouts, _, step: scorer.score(rollouts))
 
 
 def learning(asked: Measuring) -> Found:
     """Time updates of the student on responses of the planned lengths, its state on the GPU."""
-    setup = asked.bench.setup
+    setup, notes = asked.bench.setup, Notes(asked)
     trainer = open_engine(setup.engine.trainer, replace(asked.job, takes_turns=False)).trainer()
     goal = Objective(setup.training.objective)
 
     def update(rollouts: Rollouts, scores: TeacherScores, step: int) -> object:
         return trainer.step(rollouts, scores, goal, step)
 
-    return _batches(asked, LEARN, update)
+    return _batches(asked, notes, LEARN, update)
 
 
 def _batches(
-    asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores, int], object]
+    asked: Measuring,
+    notes: Notes,
+    key: str,
+    work: Callable[[Rollouts, TeacherScores, int], object],
 ) -> Found:
     """Write rows for `work` on more and more responses, up to as many as a training step has."""
-    notes = Notes(asked)
     most = sequences_per_step(asked.bench.setup.training)
     first = min(FIRST_SIZES["responses"], most)
-    deadline = time.monotonic() + asked.seconds
     work(*made_up(asked, first), 0)  # sets up buffers and kernels for the later calls
+    notes.ready()
+    deadline = time.monotonic() + asked.seconds
     for step, size in enumerate(sizes(first, most, deadline), 1):
         rollouts, scores = made_up(asked, size)
         seconds = seconds_of(lambda: work(rollouts, scores, step))  # noqa: B023 (called at once)
         prompt = len(rollouts.requests[0].prompt_ids)
-        notes.add(key, seconds, size, prompt, float(rollouts.lengths_B.float().mean()))
+        tokens = float(rollouts.lengths_B.float().mean())
+        notes.add(key, seconds, size, prompt, tokens, whole=size == most)
     return notes.found()
 
 
@@ -298,6 +303,12 @@ class Notes:
     def __init__(self, asked: Measuring):
         self._asked = asked
         self._rows: list[CalibrationRow] = []
+        self._began = time.monotonic()
+        self._start_s = 0.0
+
+    def ready(self) -> None:
+        """The phase's engine is up, and its measurements begin; later calls change nothing."""
+        self._start_s = self._start_s or time.monotonic() - self._began
 
     def add(
         self,
@@ -306,6 +317,7 @@ class Notes:
         responses: int = 0,
         prompt: float = 0.0,
         tokens: float = 0.0,
+        whole: bool = False,
         **about: object,
     ) -> None:
         """Write a row of the setup's models and engines; the first replaces earlier calibrations."""
@@ -323,6 +335,7 @@ class Notes:
             responses=responses,
             prompt=prompt,
             tokens=tokens,
+            whole=whole,
             about=about | {"versions": _versions(engine.sampler, engine.trainer)},
         )
         add_row(self._asked.path, self._asked.card, row, self._rows)
@@ -330,7 +343,10 @@ class Notes:
         print(row, flush=True)
 
     def found(self) -> Found:
-        """Tokens per second of the longest measurement, and its seconds beside the planned ones."""
+        """Tokens per second of the longest measurement, and its seconds beside the planned ones.
+
+        A warning if no measurement is long enough for a plan.
+        """
         rows = [row for row in self._rows if row.key != PASSING]
         if not rows:
             return Found(
@@ -348,7 +364,11 @@ class Notes:
                 f"; weights and learner's state passed on in {min(passing):.2g} to "
                 f"{max(passing):.2g} s"
             )
-        return Found("ok", words, numbers={"tokens_per_s": rate, "measured_to_assumed": ratio})
+        numbers = {"tokens_per_s": rate, "measured_to_assumed": ratio, "start_s": self._start_s}
+        if any(row.counts for row in rows):
+            return Found("ok", words, numbers=numbers)
+        words += f"; shorter than {SHORTEST_S:g} s, so that plans do not use it: more --minutes"
+        return Found("warn", words, numbers=numbers)
 
 
 def _versions(*engines: str) -> dict[str, str]:

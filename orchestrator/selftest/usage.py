@@ -12,16 +12,15 @@ from types import TracebackType
 
 import torch
 
-from orchestrator.engines.budget import Budget
-from orchestrator.engines.device import card_gib, free_gib
+from orchestrator.engines.budget import CONTEXT_GIB, Budget
+from orchestrator.engines.device import card_gib, free_gib, holders
 from orchestrator.engines.memory import GIB
 from orchestrator.liveness.processes import Process, descendants, processes
+from orchestrator.selftest.bench import ROUNDING_GIB
 from orchestrator.selftest.runner import Found
 
 Gauge = Callable[[], float]  # GiB that are used now
 Reading = tuple[float, float]  # (seconds of the monotonic clock, GiB)
-
-ROUNDING_GIB = 0.1  # an excess over the grant up to this is no finding
 
 LOOK_S = {"cuda": 0.02, "cpu": 0.2}
 
@@ -107,6 +106,29 @@ def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | N
             return None
         time.sleep(0.02)
     return time.monotonic() - began
+
+
+def who_holds(granted: Budget | None) -> tuple[str, dict[str, float]]:
+    """Processes on the card with their MiB, in words after a sentence, beside the budget's contexts.
+
+    Every process that has opened the card takes a context there, also one that holds nothing else.
+    An engine starts several, and one that the budget does not count lives on its margin.
+    """
+    if granted is None:
+        return "", {}
+    listed = holders()
+    if not listed:
+        return "; nvidia-smi names no process on the card", {}
+    words: list[str] = []
+    for holder in listed:
+        mib = "an unknown part" if holder.gib is None else f"{1024 * holder.gib:,.0f} MiB"
+        words.append(f"{holder.name} (process {holder.pid}) {mib}")
+    counted = round(granted.parts.get("contexts", 0.0) / CONTEXT_GIB)
+    numbers = {"processes": float(len(listed)), "contexts": float(counted)}
+    return (
+        f"; on the card {', '.join(words)}; the budget counts {counted} processes of "
+        f"{1024 * CONTEXT_GIB:.0f} MiB beside what they hold"
+    ), numbers
 
 
 def measured_beside(

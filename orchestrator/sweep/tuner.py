@@ -91,7 +91,9 @@ def run_sweep(
         tune.with_parameters(process, sweep=sweep),
         lambda config: placement(_bundles(study, sweep.work_of(config)), config[LABELS]),
     )
-    watchdog = Watchdog(study.runs, works.names, functools.partial(_end_frozen, study.runs))
+    start_s = study.experiment.runtime.engine_start_s
+    end = functools.partial(_end_frozen, study.runs)
+    watchdog = Watchdog(study.runs, works.names, end, start_s)
     with scratch_folder() as storage, watching(watchdog):
         tune.Tuner(
             trainable,

@@ -156,8 +156,10 @@ def test_the_card_is_what_its_process_says(monkeypatch: pytest.MonkeyPatch) -> N
 class Runner:
     """Stands for the processes: keeps what each phase was told, and ends it as `verdicts` say."""
 
-    def __init__(self, verdicts: dict[str, Verdict], clock: Callable[[float], None]):
-        self.verdicts, self.clock = verdicts, clock
+    def __init__(
+        self, verdicts: dict[str, Verdict], clock: Callable[[float], None], start_s: float = 0.0
+    ):
+        self.verdicts, self.clock, self.start_s = verdicts, clock, start_s
         self.told: dict[str, float] = {}  # phase → seconds
 
     def __call__(self, checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Outcome]:
@@ -168,7 +170,9 @@ class Runner:
                 self.told[check.name] = subject.seconds
                 assert check.limit_s > subject.seconds
                 self.clock(2 * subject.seconds if verdict == "fail" else subject.seconds)
-            yield Outcome(check.name, verdict, "in a word", "", 1.0, None, {})
+                self.clock(self.start_s)
+            numbers = {"start_s": self.start_s}
+            yield Outcome(check.name, verdict, "in a word", "", 1.0, None, numbers)
 
 
 class Clock:
@@ -225,3 +229,16 @@ def test_phases_share_the_time_and_a_failure_leaves_the_others(
     assert shown.count("not begun") == (2 if len(verdicts) == 3 else 0)
     assert not calibration_path(tmp_path / "runs", CARD).exists()
     assert "written to" not in shown
+
+
+@pytest.mark.usefixtures("pretended")
+def test_the_minutes_are_without_the_starts_of_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    runner = Runner({}, clock.add, start_s=120.0)
+    monkeypatch.setattr(calibrate, "run_checks", runner)
+    monkeypatch.setattr(calibrate, "time", clock)
+    code, _ = trb(capsys, "calibrate", experiment(tmp_path), "--runs", tmp_path / "runs")
+    assert code == 0
+    assert list(runner.told.values()) == pytest.approx([138, 185, 138, 92, 46], abs=0.6)

@@ -8,15 +8,18 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from orchestrator.cli import main
 from orchestrator.commands import doctor as doctor_command
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
+from orchestrator.selection.study import Study
 from tests.sweeps import ROOT, TINY_SETUP, write_experiment
 
 GRADER = doctor_command._grader  # starts a process that imports an algebra system: one test does
@@ -228,3 +231,70 @@ def test_memory_of_a_gpu_is_what_the_engines_will_take(
         assert part in budgets["learning"]
     assert "weights 1.1" in budgets["decoding"]
     assert "weights 8.6" in budgets["blending"]
+
+
+@pytest.mark.parametrize(("asked", "verdict"), [("64", "fail"), ("4", "ok"), ("", "ok")])
+def test_cores_of_a_task_of_slurm_are_those_that_it_is_bound_to(
+    asked: str, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor_command.os, "sched_getaffinity", lambda pid: {3, 7, 8, 9})
+    monkeypatch.setattr(doctor_command.os, "cpu_count", lambda: 128)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", asked)
+    checks = machine(capsys)
+    assert checks["cores"]["verdict"] == verdict
+    if asked == "64":
+        assert "bound to 4 cores, while SLURM_CPUS_PER_TASK=64" in checks["cores"]["detail"]
+        assert checks["cores"]["detail"].endswith("srun --cpus-per-task=64 --cpu-bind=none")
+    else:
+        assert checks["cores"]["detail"].startswith("bound to 4 of 128; `ray start` counts all")
+
+
+def test_variables_of_torchs_allocator_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    assert "allocator" not in machine(capsys)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
+    assert machine(capsys)["allocator"]["detail"] == (
+        "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512: kept for trainers; "
+        "SGLang's engines start without"
+    )
+
+
+def machine(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The checks of `trb doctor` without an experiment."""
+    with pytest.raises(SystemExit):
+        main(["doctor", "--json"])
+    return {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "gpus", "free_gib", "verdict"),
+    [
+        ("sglang", 1, 2.8, "ok"),  # 1.1 GiB of weights, twice, and half a GiB
+        ("sglang", 1, 0.0625, "fail"),  # a container of docker's
+        ("sglang", 8, 18.5, "ok"),
+        ("sglang", 8, 16.0, "fail"),
+        ("torch", 8, 0.6, "ok"),  # trainer and sampler share their weights
+    ],
+)
+def test_shared_memory_holds_what_a_step_puts_there(
+    sampler: str,
+    gpus: int,
+    free_gib: float,
+    verdict: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(doctor_command, "has_driver", lambda: True)
+    blocks = SimpleNamespace(f_frsize=2**20, f_blocks=2**20, f_bfree=0, f_bavail=1024 * free_gib)
+    monkeypatch.setattr(doctor_command.os, "statvfs", lambda path: blocks)
+    overrides = ["setups=[qwen3-0.6b]", f"engine.sampler={sampler}"]
+    experiment = load_experiment(ROOT / "experiments" / "paper.yaml", overrides)
+    study = Study(experiment, expand(experiment, tmp_path), tmp_path)
+    check = dict(doctor_command._checks(study))["qwen3-0.6b shared memory"]
+    found, detail = check()
+    assert found == verdict, detail
+    assert ("docker run --shm-size=" in detail) is (verdict == "fail")

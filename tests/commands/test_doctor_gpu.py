@@ -5,16 +5,20 @@ on SGLang.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli import main
 from orchestrator.commands import doctor_gpu
+from orchestrator.commands.doctor_gpu import looks
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.catalog import CHECKS
-from orchestrator.selftest.runner import Check, Found
+from orchestrator.selftest.runner import Check, Found, Outcome, Verdict
 from tests.engines.installed import skip_without
+from tests.selftest.benches import small_bench
 from tests.selftest.fakes import check
 from tests.sweeps import trb
 
@@ -102,6 +106,71 @@ def test_lines_a_table_and_what_to_change(
     ]
 
 
+def outcome(name: str, verdict: Verdict = "ok", **numbers: float) -> Outcome:
+    return Outcome(name, verdict, f"the words of {name}", "", 1.0, f"{name}.log", numbers)
+
+
+WELL = (
+    outcome(
+        "sampler", start_s=74, load_s=0.8, rows=256, decoded_per_s=18_200, planned_per_s=25_000,
+        peak_gib=66.0, granted_gib=70.6, processes=4, contexts=3,
+    ),
+    outcome(
+        "switch", rows=110, decoded_per_s=8_100, planned_per_s=12_000,
+        peak_gib=72.0, granted_gib=72.4, processes=4, contexts=3,
+    ),
+    outcome(
+        "learner", publish_s=0.9, peak_gib=31.7, granted_gib=31.7, processes=2, contexts=3,
+    ),
+    outcome("canary", nats=0.03, allowed=0.5, kl=0.0011),
+)  # fmt: skip
+
+
+def test_the_numbers_of_the_first_hour_stand_in_their_order(tmp_path: Path) -> None:
+    found = looks(small_bench(tmp_path), WELL)
+    assert [look.found for look in found] == [
+        "up in 74 s",
+        "0.03",
+        "decoding 66.0 of 70.6 GiB (4 processes, 3 counted); "
+        "blending 72.0 of 72.4 GiB (4 processes, 3 counted); "
+        "learning 31.7 of 31.7 GiB (2 processes, 3 counted)",
+        "18,200 at 256 rows",
+        "8,100 at 110 rows",
+        "0.9 + 0.8 s",
+        "0.0011",
+    ]
+    assert all(look.is_well for look in found)
+    assert found[3].well == "15,000 or more, 0.6 of the plan's"
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "row"),
+    [
+        ("canary", {"nats": 0.7, "allowed": 0.5, "kl": 0.001}, 1),
+        ("switch", {"peak_gib": 73.0, "granted_gib": 72.4, "processes": 6, "contexts": 3}, 2),
+        ("sampler", {"start_s": 74, "load_s": 0.8, "rows": 256, "decoded_per_s": 9e3,
+                     "planned_per_s": 25e3}, 3),
+        ("learner", {"publish_s": 4.0}, 5),
+        ("canary", {"nats": 0.03, "allowed": 0.5, "kl": 0.01}, 6),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_not_well_is_marked_with_what_to_do(
+    name: str, numbers: dict[str, Any], row: int, tmp_path: Path
+) -> None:
+    other = [outcome(name, **numbers) if each.name == name else each for each in WELL]
+    found = looks(small_bench(tmp_path), other)
+    assert not found[row].is_well
+    assert found[row].change
+
+
+def test_a_number_that_was_not_measured_is_missing(tmp_path: Path) -> None:
+    failed = outcome("sampler", "fail")
+    found = looks(small_bench(tmp_path), [failed])
+    assert found[0].found == "the words of sampler", "why the engine did not start"
+    assert [look.found for look in found[1:]] == [None] * 6
+    assert not any(look.is_well for look in found[:2])
+
+
 def test_json_alone_on_stdout(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +187,24 @@ def test_json_alone_on_stdout(
     assert slow.pop("log") == f"{printed['folder']}/slow.log"
     words = {"detail": "slower than it should be", "change": "the remedy of slow"}
     assert slow == {"name": "slow", "verdict": "warn", "numbers": {}, **words}
+
+
+def test_checks_wait_as_long_for_an_engine_as_a_sweep_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    def looked_at(checks: Sequence[Check], *_: object) -> Iterator[Outcome]:
+        limits.extend(check.limit_s for check in checks)
+        return iter(())
+
+    monkeypatch.setattr(doctor_gpu, "run_checks", looked_at)
+    start = "runtime.engine_start_s=1800"
+    for override in ("runtime.engine_start_s=60", start):
+        examined(capsys, "paper", "--gpu", "--small", "--runs", tmp_path / override, override)
+    usual, later = limits[: len(CHECKS)], limits[len(CHECKS) :]
+    assert usual == [check.limit_s for check in CHECKS]
+    assert later == [limit + 1200 for limit in usual]
 
 
 def test_what_was_known_at_a_ctrl_c_is_kept(

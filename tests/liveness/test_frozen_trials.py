@@ -121,6 +121,19 @@ def test_how_long_work_may_take_follows_from_the_work(
     assert bool(frozen.ended) is hangs
 
 
+def test_an_engine_may_take_its_time_to_start(tmp_path: Path) -> None:
+    """A slow file system gets `runtime.engine_start_s`, in which no work can be seen."""
+    path = pulse_path(tmp_path, UNIT)
+    path.parent.mkdir()
+    ended: list[str] = []
+    dog = Watchdog(tmp_path, lambda: [UNIT], lambda name, beat, why: ended.append(why), 3000.0)
+    for number, idle_s in enumerate((3000.0, 4000.0, 5000.0)):
+        beat = beat_of(os.getpid(), number=number, idle_s=idle_s)
+        path.write_text(json.dumps(asdict(beat)))
+        dog.look()
+    assert ended == ["has done nothing for 5000 s"]
+
+
 def test_a_stopped_process_is_ended_and_its_successor_is_not(
     frozen: Frozen, sleeper: subprocess.Popen[bytes]
 ) -> None:

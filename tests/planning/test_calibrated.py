@@ -13,6 +13,7 @@ from orchestrator.commands.display import hours_line
 from orchestrator.commands.plan import planned
 from orchestrator.monitor.status import overview
 from orchestrator.planning.calibrated import (
+    SHORTEST_S,
     CalibrationRow,
     Card,
     calibration_path,
@@ -49,7 +50,7 @@ def made_up(loaded: Loaded, key: str, factor: float) -> CalibrationRow:
         NAME, shapes_of(setup), engine.sampler, engine.trainer, False, key, 0.0, "2026-11-23"
     )
     if key != PASSING:
-        row = replace(row, responses=64, prompt=2000.0, tokens=256.0)
+        row = replace(row, responses=64, prompt=2000.0, tokens=256.0, whole=True)
     return replace(row, seconds=factor * row.planned_seconds(costs))
 
 
@@ -65,6 +66,23 @@ def calibrated(runs: Path, loaded: Loaded, factors: dict[str, float]) -> SetupCo
 
 def costs_of(loaded: Loaded, runs: Path) -> SetupCosts:
     return planned(Study(*loaded, runs)).costs[NAME]
+
+
+def test_a_short_measurement_replaces_no_rate(tmp_path: Path) -> None:
+    """Half a second of decoding says little, unless a whole step takes no longer."""
+    loaded = paper()
+    costs = SetupCosts(loaded[0].setups[NAME], loaded[0].runtime, "sglang")
+    row = replace(made_up(loaded, PLAIN, 3.0), whole=False, responses=8, tokens=32.0)
+    short = replace(row, seconds=3 * row.planned_seconds(costs))
+    assert short.seconds < SHORTEST_S
+    longer = replace(short, responses=256, tokens=512.0)
+    longer = replace(longer, seconds=2 * longer.planned_seconds(costs))
+    assert longer.seconds > SHORTEST_S
+    for rows, expected in (((short,), {}), ((replace(short, whole=True),), {PLAIN, ROLLOUT})):
+        calibrate(tmp_path, *rows)
+        assert set(costs_of(loaded, tmp_path).factors) == set(expected)
+    calibrate(tmp_path, short, longer)
+    assert costs_of(loaded, tmp_path).factors[PLAIN].mid == pytest.approx(2.0)
 
 
 def test_the_planned_seconds_of_a_row_are_those_of_its_work_by_hand() -> None:

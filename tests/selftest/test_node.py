@@ -5,6 +5,8 @@ GPU.
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPat
     monkeypatch.setattr(node, "DRIVER", driver)
     monkeypatch.setattr(device, "DRIVER", driver)
     monkeypatch.setattr(node, "driver_cuda", lambda: "13.0")
+    monkeypatch.setattr(node, "LIBRARY", str(tmp_path / "none.so"))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
@@ -73,6 +76,38 @@ def test_hidden_gpus(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.verdict == "fail"
     assert found.detail.endswith("torch sees no GPU; CUDA_VISIBLE_DEVICES=''")
     assert found.change.startswith("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize(
+    ("code", "meaning", "remedy"),
+    [
+        (802, "the GPUs' links are not set up", "nvidia-fabricmanager"),
+        (803, "the driver's library and its kernel module are of different versions", "restart"),
+        (999, "the driver does not say why", "nvidia-modprobe"),
+        (100, "no GPU is there for this process", "--gpus of Slurm"),
+        (555, "an error of its own", "NVIDIA driver 580 or newer"),
+    ],
+)
+def test_the_drivers_own_answer_is_told_in_words(
+    code: int, meaning: str, remedy: str, machine: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source, library = tmp_path / "cuda.c", tmp_path / "libcuda.so.1"
+    source.write_text(f"int cuInit(unsigned flags) {{ return flags ? 1 : {code}; }}\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    machine.setattr(node, "LIBRARY", str(library))
+    machine.setattr(torch.cuda, "device_count", lambda: 0)
+    found = node.driver(small_bench(tmp_path))
+    assert (found.verdict, found.detail) == (
+        "fail",
+        "driver 580.65.06, which knows CUDA 13.0; torch wants 13.0; torch sees no GPU; "
+        f"cuInit answers {code}: {meaning}",
+    )
+    assert remedy in found.change
+    machine.setenv("CUDA_VISIBLE_DEVICES", "7")
+    found = node.driver(small_bench(tmp_path))
+    hidden = found.change.startswith("CUDA_VISIBLE_DEVICES, which hides")
+    assert hidden is (code == 100), "a list that names no GPU of this machine hides them all"
 
 
 def test_a_machine_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

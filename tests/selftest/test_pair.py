@@ -37,6 +37,25 @@ def test_sampler_and_learner_say_the_same_of_the_ids(bench: Bench) -> None:
     assert (found.verdict, found.numbers["nats"]) == ("ok", pytest.approx(0, abs=1e-5))
 
 
+def test_the_trainer_reads_what_the_sampler_drew(bench: Bench) -> None:
+    """The same weights have one law, and other weights another."""
+    bench = replace(bench, folder=bench.folder / "drawn")
+    bench.folder.mkdir()
+    assert sampling.sampler(bench).verdict == "ok"
+    rows = json.loads((bench.folder / canary.DRAWN).read_text())
+    assert len(rows) == 4
+    assert {len(row["ids"]) - len(row["log_probs"]) for row in rows} == {16}
+    learned = pair.learner(bench)
+    assert learned.numbers["publish_s"] > 0
+    found = canary.same_weights(bench)
+    assert found.numbers["kl"] == pytest.approx(0, abs=1e-9)
+    assert "KL of the sampler's law from the trainer's" in found.detail
+    teacher = replace(bench, folders=dict.fromkeys(bench.folders, bench.folders["teacher"]))
+    setup = replace(bench.setup, student=replace(bench.setup.teacher, eos=510))
+    pair.learner(replace(teacher, setup=setup))
+    assert (canary.divergence(bench) or 0) > 1e-4
+
+
 def test_other_weights_are_seen(bench: Bench) -> None:
     """The sampler has the teacher's folder for the student's: another model of the same vocabulary."""
     pair.learner(bench)

@@ -4,21 +4,25 @@ process.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from orchestrator.config import Experiment
-from orchestrator.engines.interface import Owner
+from orchestrator.engines.interface import Limits, Owner
 from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
 from orchestrator.planning.lengths import Lengths
-from orchestrator.policy.spec import TrustRegion
+from orchestrator.policy.spec import Behavior, TrustRegion
 from orchestrator.records.columns import EVALUATE, LEARN, SCORE
+from orchestrator.rollouts import Request, Rollouts
 from orchestrator.selftest import phases
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.measuring import Measuring
+from orchestrator.selftest.runner import Found
 from tests import tiny
 
 CARD = Card("NVIDIA H100 80GB HBM3", 79.2)
@@ -58,9 +62,10 @@ def asked(tmp_path: Path) -> Measuring:
 @pytest.mark.parametrize("phase", KEYS, ids=lambda phase: phase.__name__)
 def test_a_phase_notes_what_it_did(phase, asked: Measuring) -> None:
     found = phase(asked)
-    assert found.verdict == "ok", found.detail
     [calibration] = read_calibrations(asked.bench.folder)
     assert calibration.card == CARD
+    counts = any(row.counts for row in calibration.rows if row.key != PASSING)
+    assert found.verdict == ("ok" if counts else "warn"), found.detail
     assert {row.key for row in calibration.rows} == KEYS[phase]
     for row in calibration.rows:
         assert (row.setup, row.sampler, row.trainer, row.random) == (
@@ -82,6 +87,79 @@ def test_a_phase_notes_what_it_did(phase, asked: Measuring) -> None:
     longest = max(of_work, key=lambda row: row.seconds)
     rate = longest.responses * longest.tokens / longest.seconds
     assert found.numbers["tokens_per_s"] == pytest.approx(rate)
+
+
+class Clock:
+    """A clock that only work moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class LateSampler:
+    """A sampler on a clock of its own: its start takes long, a token of all its rows 10 ms."""
+
+    def __init__(self, clock: Clock, start_s: float):
+        self._clock, self._start_s = clock, start_s
+
+    def sampler(self) -> LateSampler:
+        return self
+
+    def start(self, teacher: bool) -> None:
+        self._clock.now += self._start_s
+
+    def sample(
+        self, requests: Sequence[Request], behavior: Behavior, limits: Limits
+    ) -> Iterator[Rollouts]:
+        self._clock.now += 1.0 + 0.01 * limits.max_tokens
+        count, nothing = len(requests), torch.zeros(len(requests), limits.max_tokens)
+        lengths = torch.full((count,), limits.max_tokens)
+        yield Rollouts(
+            list(requests), nothing.long(), lengths, lengths > 0, nothing, nothing,
+            torch.zeros(*nothing.shape, limits.support, dtype=torch.long),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"), [(phases.evaluating, EVALUATE), (phases.blending, BLENDED)]
+)
+def test_an_engine_that_starts_for_longer_than_its_share_is_measured_all_the_same(
+    phase: Callable[[Measuring], Found],
+    expected: str,
+    asked: Measuring,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a plan would rest on the first 32 tokens, and say that this card was measured."""
+    setup = asked.bench.setup
+    training = replace(setup.training, max_response_tokens=4096)
+    evaluation = replace(setup.evaluation, max_response_tokens=4096)
+    setup = replace(setup, training=training, evaluation=evaluation)
+    lengths = {name: Lengths(900.0, 0.3, 4096, 4.0) for name in ("training", "gsm8k")}
+    asked = replace(
+        asked,
+        bench=replace(asked.bench, setup=setup),
+        costs=SetupCosts(setup, asked.bench.runtime, "torch", lengths=lengths),
+        seconds=60.0,
+    )
+    clock = Clock()
+    monkeypatch.setattr(phases, "time", clock)
+    monkeypatch.setattr(phases, "open_engine", lambda *_: LateSampler(clock, 300.0))
+    found = phase(asked)
+    [calibration] = read_calibrations(asked.bench.folder)
+    tokens = [row.tokens for row in calibration.rows]
+    assert {row.key for row in calibration.rows} == {expected}
+    assert tokens[:3] == [32, 128, 512]
+    assert calibration.rows[-1].seconds > 5
+    assert calibration.rows[-1].counts
+    assert not calibration.rows[0].counts
+    assert found.verdict == "ok"
+    assert found.numbers["start_s"] == pytest.approx(301, abs=1)
+    short = phase(replace(asked, seconds=3.0))
+    assert short.verdict == "warn"
+    assert "plans do not use it" in short.detail
 
 
 def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(
@@ -120,16 +198,6 @@ def test_what_dies_on_the_way_keeps_what_it_has_measured(
         phases.learning(asked)
     [calibration] = read_calibrations(asked.bench.folder)
     assert [row.responses for row in calibration.rows] == [8]
-
-
-class Clock:
-    """A clock that only work moves on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize(

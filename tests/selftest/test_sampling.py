@@ -4,15 +4,18 @@ made up.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from orchestrator.engines.budget import Budget
 from orchestrator.engines.interface import Job, Limits, WeightsRef
+from orchestrator.engines.memory import GIB
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.selftest import canary, sampling
@@ -22,6 +25,22 @@ from orchestrator.workers.canary import LENGTH
 from tests.selftest.benches import small_bench
 
 CONTEXT, PLAIN, BLENDING, WEIGHTS = 0.6, 66.0, 70.0, 5.0  # GiB
+# nvidia-smi as it lists the processes of a node with two GPUs.
+SMI = """\
+#!/bin/sh
+[ "$1" = --query-compute-apps=gpu_uuid,pid,process_name,used_memory ] || exit 1
+cat <<END
+GPU-aaaa, 4711, sglang::scheduler, 67084
+GPU-aaaa, 4712, /usr/bin/python3, 514
+GPU-bbbb, 4713, /usr/bin/other, 100
+GPU-aaaa, 4714, sglang::detokenizer, [N/A]
+END
+"""
+ON_THE_CARD = (
+    "on the card sglang::scheduler (process 4711) 67,084 MiB, python3 (process 4712) 514 MiB, "
+    "sglang::detokenizer (process 4714) an unknown part; "
+    "the budget counts 2 processes of 512 MiB beside what they hold"
+)
 
 
 class Card:
@@ -58,6 +77,7 @@ class FakeEngine:
     def __init__(self, card: Card, idle: float, between: float, left: float):
         self._card, self._idle, self._between, self._left = card, idle, between, left
         self._blended = False
+        self.seconds = 0.0  # a clock, on which a token of all rows takes 10 ms
         self.loaded: list[WeightsRef] = []
 
     def sampler(self) -> FakeEngine:
@@ -80,9 +100,11 @@ class FakeEngine:
             self._card.use(self._between)
         self._card.use(BLENDING if behavior.needs_teacher else PLAIN)
         self._card.leave(self._idle)
-        count, nothing = len(requests), torch.zeros(len(requests), 2)
-        support = torch.zeros(count, 2, limits.support, dtype=torch.long)
-        lengths = torch.tensor([2] * count)
+        count, size = len(requests), limits.max_tokens
+        self.seconds += 1.0 + 0.01 * size
+        nothing = torch.zeros(count, size)
+        support = torch.zeros(count, size, limits.support, dtype=torch.long)
+        lengths = torch.tensor([size] * count)
         yield Rollouts(
             list(requests), nothing.long(), lengths, lengths > 1, nothing, nothing, support
         )
@@ -105,10 +127,19 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Be
             return engine
 
         monkeypatch.setattr(sampling, "open_engine", opened)
+        monkeypatch.setattr(sampling.time, "perf_counter", lambda: engine.seconds)
         monkeypatch.setattr(sampling, "require", lambda key, name: None)
         monkeypatch.setattr(sampling, "gauge_here", lambda: card.gauge)
         monkeypatch.setattr(sampling, "BACK_WITHIN_S", 0.2)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        properties = SimpleNamespace(uuid="aaaa", total_memory=79.1 * GIB)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        smi = tmp_path / "nvidia-smi"
+        smi.write_text(SMI)
+        smi.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         monkeypatch.setattr(sampling, "granted", lambda job, situation: card_of(79.1))
         return small_bench(tmp_path, "engine.sampler=sglang")
 
@@ -121,6 +152,12 @@ def test_an_engine_that_gives_its_cache_back(pretend: Callable[..., Bench]) -> N
     assert found.verdict == "ok", found
     assert "61.0 GiB given back after each two; all memory back " in found.detail
     assert found.detail.endswith("66.0 GiB used at most, 79.1 granted")
+    assert ON_THE_CARD in found.detail
+    assert (found.numbers["processes"], found.numbers["contexts"]) == (3, 2)
+    assert found.numbers["rows"] == 4
+    assert found.numbers["decoded_per_s"] == pytest.approx(4 / 0.01)
+    assert found.numbers["planned_per_s"] > 0
+    assert "; 400 tokens/s at 4 rows, where the plan assumes " in found.detail
     assert found.numbers["given_back_gib"] == pytest.approx(PLAIN - WEIGHTS)
     assert (bench.folder / f"canary_of_{canary.SAMPLER}.json").is_file()
 
@@ -140,8 +177,10 @@ def test_memory_that_does_not_come_back_after_the_end(pretend: Callable[..., Ben
 def test_a_switch_after_which_all_memory_was_there(pretend: Callable[..., Bench]) -> None:
     found = sampling.switch(pretend())
     assert found.verdict == "ok", found
-    words = "0.6 GiB used before, 70.0 while blending, 0.6 between, 5.0 with the student alone; all memory back "
+    words = "0.6 GiB used before, 70.0 while blending, 0.6 between, 5.0 with the student alone; "
     assert found.detail.startswith(words)
+    assert f"{ON_THE_CARD}; all memory back " in found.detail
+    assert found.numbers["planned_per_s"] > 0
     assert found.numbers["between_s"] >= 0
 
 
@@ -154,7 +193,7 @@ def test_a_switch_before_the_first_engine_was_gone(pretend: Callable[..., Bench]
 
 
 def card_of(gib: float) -> Budget:
-    return Budget("decoding", 79.1, {"everything": gib})
+    return Budget("decoding", 79.1, {"contexts": 1.0, "everything": gib - 1.0}, requests=4)
 
 
 def test_more_than_the_budget_grants_is_a_warning() -> None:

@@ -35,7 +35,8 @@ class Settings:
     `needed_gib` of the GPU must be free before the start; None without a GPU. An engine that
     `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
     per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
-    None leaves them to SGLang. With a `precise_head` logits are made in float32.
+    None leaves them to SGLang. With a `precise_head` logits are made in float32. The start and each
+    load may take `start_s`.
     """
 
     model: str
@@ -51,6 +52,7 @@ class Settings:
     requests: int
     takes_turns: bool
     second: Second | None = None
+    start_s: float = 600.0
     shards: int = 1
     attention: str | None = None
     precise_head: bool = True

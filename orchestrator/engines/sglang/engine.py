@@ -306,6 +306,7 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         cache_tokens=cache_tokens,
         requests=requests,
         takes_turns=moves_away(job, budget),
+        start_s=job.runtime.engine_start_s,
         shards=job.on.count,
         attention=attention_backend(
             job.runtime.attention_backend, setup.engine.dtype, capability()

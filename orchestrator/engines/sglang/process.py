@@ -28,7 +28,6 @@ from orchestrator.liveness import pulse
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Result
 
 MODULE = "orchestrator.engines.sglang.server"
-START_S = 600.0  # to load some GB from a network file system, and to compile kernels
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -71,7 +70,7 @@ class EngineProcess:
         settings = self._settings
         if settings.needed_gib is not None:
             wait_for_memory(settings.needed_gib, "an SGLang engine")
-        environment = {"HF_HUB_OFFLINE": "1"}
+        environment: dict[str, str | None] = {"HF_HUB_OFFLINE": "1"}
         if settings.gpu:
             environment |= toolchain.environment(os.environ)
         else:
@@ -135,7 +134,7 @@ class EngineProcess:
 
     def _ask(self, call: Settings | Load | Digest) -> Any:
         with self._call() as child:
-            return child.ask(call, START_S)
+            return child.ask(call, self._settings.start_s)
 
     @contextmanager
     def _call(self) -> Iterator[Child]:

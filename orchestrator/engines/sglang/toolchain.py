@@ -1,4 +1,4 @@
-"""Finds SGLang's compilers for NVIDIA GPUs, and lists missing ones. No torch, no SGLang.
+"""Finds CUDA's libraries and SGLang's compilers for NVIDIA GPUs. No torch, no SGLang.
 
 SGLang compiles kernels on demand, with nvcc and a C++ compiler run by ninja. Triton, which SGLang
 also calls, compiles C against Python's headers. All of them cache their builds. Their searches were
@@ -6,6 +6,11 @@ read in SGLang 0.5.20 (`sglang/kernels/jit/utils/compile/toolchain.py`, `sglang/
 flashinfer 0.6.18 (`flashinfer/jit/cpp_ext.py`) and triton 3.7.1 (`triton/runtime/build.py`). The
 first two take CUDA_HOME, else the parent of the folder of the first `nvcc` on PATH, even if that
 file only calls an nvcc elsewhere.
+
+An engine that gives its cache's memory back preloads a library of torch_memory_saver 0.0.10. That
+library needs `libcudart.so.13` and names no folder for it. torch finds the one of NVIDIA's wheels by
+a path of its own; without LD_LIBRARY_PATH the loader ends the engine's scheduler with code 127 on a
+machine that has no CUDA 13 of its own.
 """
 
 from __future__ import annotations
@@ -20,9 +25,13 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator.engines.device import ALLOCATOR
+
 CUDA = 13  # the release of the torch that `docker/lock/runtime.txt` pins for GPUs
 SYSTEM = Path("/usr/local")  # where NVIDIA's installers put `cuda` and `cuda-13.0`
 WHEEL, FOLDER = "nvidia-cuda-nvcc", "nvidia/cu13"  # the distribution with nvcc, and its folder
+# The distribution with CUDA's runtime, which torch's build for GPUs requires, and the library.
+RUNTIME, LIBRARY = "nvidia-cuda-runtime", f"libcudart.so.{CUDA}"
 COMPILE_S = 60.0  # for an almost empty file, on a busy machine
 # The parts of a toolkit that every kernel of SGLang needs.
 PARTS = (
@@ -36,17 +45,20 @@ PARTS = (
 )
 
 
-def environment(environ: Mapping[str, str], system: Path = SYSTEM) -> dict[str, str]:
-    """Variables to add to `environ` for an engine's process, to find compilers and kernels.
+def environment(environ: Mapping[str, str], system: Path = SYSTEM) -> dict[str, str | None]:
+    """Variables of an engine's process, to find compilers, kernels and CUDA's libraries.
+
+    They are added to `environ`; those that are None are taken out of it.
 
     Engines share one folder of kernels: SGLANG_CACHE_DIR, or SGLang's default. SGLang itself puts
     the caches of Triton, Inductor and flashinfer there, but not the cache of its own kernels.
     Without a usable toolkit CUDA_HOME is unchanged.
     """
     cache = kernel_cache(environ)
-    variables = {
+    variables: dict[str, str | None] = {
         "SGLANG_CACHE_DIR": str(cache),
         "SGLANG_JIT_CACHE_DIR": environ.get("SGLANG_JIT_CACHE_DIR") or str(cache / "jit"),
+        **dict.fromkeys(ALLOCATOR),
     }
     # ninja comes as a wheel, and the virtual environment that holds it may not be on PATH.
     folders = [str(Path(sys.executable).parent)]
@@ -55,7 +67,20 @@ def environment(environ: Mapping[str, str], system: Path = SYSTEM) -> dict[str, 
         variables["CUDA_HOME"] = str(home)
         folders.insert(0, str(home / "bin"))
     variables["PATH"] = os.pathsep.join([*folders, environ.get("PATH", os.defpath)])
+    libraries = _libraries(home)
+    if libraries is not None:
+        others = filter(None, [environ.get("LD_LIBRARY_PATH")])
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join([str(libraries), *others])
     return variables
+
+
+def _libraries(home: Path | None) -> Path | None:
+    """The folder of CUDA's runtime: of the wheel that torch loads, else of the toolkit."""
+    folders = [] if home is None else [home / "lib64"]
+    wheel = _in_wheel(RUNTIME)
+    if wheel is not None:
+        folders.insert(0, wheel / "lib")
+    return next((folder for folder in folders if (folder / LIBRARY).is_file()), None)
 
 
 def kernel_cache(environ: Mapping[str, str]) -> Path:
@@ -80,10 +105,17 @@ def _candidates(environ: Mapping[str, str], system: Path) -> Iterator[Path]:
         yield Path(on_path).resolve().parent.parent
     yield from system.glob("cuda")
     yield from sorted(system.glob(f"cuda-{CUDA}*"), reverse=True)
+    wheel = _in_wheel(WHEEL)
+    if wheel is not None:
+        yield wheel
+
+
+def _in_wheel(name: str) -> Path | None:
+    """CUDA's folder of one of NVIDIA's wheels; None if it is not installed."""
     try:
-        yield Path(str(importlib.metadata.distribution(WHEEL).locate_file(FOLDER)))
+        return Path(str(importlib.metadata.distribution(name).locate_file(FOLDER)))
     except importlib.metadata.PackageNotFoundError:
-        return
+        return None
 
 
 def defect(folder: Path) -> str | None:
