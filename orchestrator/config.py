@@ -604,7 +604,7 @@ class Runtime(Section):
     ] = 7200.0
     grader_deadline_s: Annotated[Positive, "Seconds the grader may take for one answer."] = 5.0
     grade_beside: Annotated[
-        bool, "Grade rollouts while the teacher scores and the student learns, not before."
+        Flag, "Grade rollouts while the teacher scores and the student learns, not before."
     ] = True
     tracker: Annotated[
         Text, A_TRACKER, "Where runs are shown: wandb, tensorboard, or module:function."

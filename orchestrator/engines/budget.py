@@ -58,6 +58,7 @@ LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
 SAMPLER_BYTES = 22  # per such logit: counted
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
+# Short rounds have more requests (`fitting_round`).
 ROUND_VALUES = 2**28
 JUDGED_AT_ONCE = 2**25  # of these values, judged at once
 JUDGED_BYTES = 64  # per judged value: counted
@@ -284,8 +285,13 @@ def slots_of(length: int, drafted: int) -> int:
 
 
 def blending_requests(setup: Setup) -> int:
-    """Requests that a blending engine runs at once; a longest round's distributions limit them."""
-    return max(1, min(REQUESTS, ROUND_VALUES // (LONGEST_ROUND * setup.vocabulary.size)))
+    """Requests that a blending engine runs at once; those of a longer round are fewer."""
+    return min(REQUESTS, fitting_round(setup.vocabulary.size, 1))
+
+
+def fitting_round(vocabulary: int, factor: int) -> int:
+    """The most requests of a blended round of γ = `factor`, or the largest γ of so many requests."""
+    return max(1, ROUND_VALUES // (factor * vocabulary))
 
 
 def longest_round(setup: Setup, rows: int) -> int:
@@ -309,10 +315,10 @@ def sampler_gib(vocabulary: int, requests: int) -> float:
 
 
 def blended_round_gib(setup: Setup, requests: int) -> float:
-    """A blending engine's longest round: student distributions, uniforms, verdict on a part."""
+    """A blending engine's largest round: student distributions, uniforms, verdict on a part."""
     vocabulary = setup.vocabulary.size
     length = setup.training.max_response_tokens
-    values = requests * LONGEST_ROUND * vocabulary
+    values = min(requests * LONGEST_ROUND * vocabulary, max(ROUND_VALUES, requests * vocabulary))
     # A part has at least one request, however large its distributions.
     judged = min(values, max(JUDGED_AT_ONCE, LONGEST_ROUND * vocabulary))
     step = requests * vocabulary * (LOGIT_BYTES + 12)

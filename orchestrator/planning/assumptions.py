@@ -90,8 +90,9 @@ def _sampler(engine: str) -> list[Row]:
         ("kernel launches of a step", launches, rates.launch_ms, "∝ layers; 0: CUDA graphs"),
         ("KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
         ("and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
+        ("kernel launches while blending", launches, rates.blended_launch_ms, "of each pass"),
         (blending, "a token", rates.teacher_passes, drafts),
-        ("rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
+        ("drafts of a teacher pass", "tokens", rates.drafted, "so many student passes"),
         ("start of a unit", "s", rates.start_s, "processes, models, data"),
     ]
     return [(f"{engine}: {name}", unit, value, why) for name, unit, value, why in rows]

@@ -13,6 +13,7 @@ from orchestrator.engines.budget import (
     TooSmall,
     blending_requests,
     budget,
+    fitting_round,
     longest_round,
     slots_of,
 )
@@ -72,15 +73,33 @@ def test_an_evaluator_has_the_gpu_for_itself() -> None:
 
 def test_a_blending_engine_has_both_models_and_no_graphs() -> None:
     found = budget(setup(SGLANG), DERIVED, H100, "blending")
-    assert found.requests == blending_requests(setup()) == 2**28 // (16 * V) == 110
+    assert found.requests == blending_requests(setup()) == 256
     assert found.parts["weights"] == pytest.approx(W_S + W_Q)
     assert "graphs" not in found.parts
     assert "teacher" not in found.parts
-    # The student's distributions of a longest round, and 64 bytes of each value of the 13 rows that
-    # are judged at once.
-    most = 110 * 16 * V * 4 + 2**25 * 64 + 110 * V * 18 + 2 * 3 * 8 * 110 * 7168
+    # The student's distributions of a largest round, and 64 bytes of each value of the rows that are
+    # judged at once.
+    most = 2**28 * 4 + 2**25 * 64 + 256 * V * 18 + 2 * 3 * 8 * 256 * 7168
     assert found.parts["round"] == pytest.approx(most / GIB)
     assert found.parts["KV cache"] == pytest.approx(found.kv_tokens * (KV_S + KV_Q) / GIB)
+
+
+def test_short_rounds_have_more_requests_than_long_ones() -> None:
+    assert {drafted: fitting_round(V, drafted) for drafted in (4, 6, 8, 16)} == {
+        4: 441,
+        6: 294,
+        8: 220,
+        16: 110,
+    }
+    assert fitting_round(V, 256) == 6
+    assert fitting_round(2**30, 5) == 1
+
+
+def test_a_few_requests_take_the_memory_of_their_longest_rounds_alone() -> None:
+    found = budget(setup(SGLANG), Runtime(rollout_batch=8), H100, "blending")
+    values = 8 * 16 * V
+    most = values * 4 + values * 64 + 8 * V * 18 + 2 * 3 * 8 * 8 * 7168
+    assert found.parts["round"] == pytest.approx(most / GIB)
 
 
 def test_a_pool_is_no_larger_than_its_requests_can_use() -> None:

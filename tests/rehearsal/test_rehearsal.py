@@ -22,14 +22,16 @@ PAIRS = [
     for name in ("qwen3-1.7b", "qwen3-0.6b")
 ]
 # What the host reads of the device, and so waits for: in two micro-batches of learning, in one pass
-# of scoring, in one step or round of decoding. A blended round is judged in nine parts.
+# of scoring, in one step or round of decoding. A blended round is judged in five to nine parts.
 READS = {
     "learning": 5,
     "scoring": 4,
     "torch, alone": 6,
     "torch, blending": 24,
     "SGLang's sampler": 0,
-    "SGLang, blending": 135,
+    "SGLang, γ = 4": 75,
+    "SGLang, γ = 6": 120,
+    "SGLang, γ = 16": 135,
 }
 RECOMPUTED = 8 / 6  # passes with checkpointed layers: two forward, one backward
 
