@@ -165,7 +165,7 @@ class SetupCosts:
 
             for phase in (ROLLOUT, SCORE, LEARN):
                 seconds[phase] = self._measured(phase, kind, partial(planned, phase))
-            seconds[OTHER] = Range.total(self._others(seconds).values())
+            seconds[OTHER] = Range.total(self._others(work, seconds).values())
             self._steps[work] = seconds
         return self._steps[work]
 
@@ -173,10 +173,14 @@ class SetupCosts:
         """Seconds of one training step by phase, with the parts of OTHER in its place."""
         seconds = dict(self.step(kind))
         del seconds[OTHER]
-        return seconds | self._others(seconds)
+        return seconds | self._others(StepWork(kind), seconds)
 
-    def _others(self, seconds: Mapping[str, Range]) -> dict[str, Range]:
+    def _others(self, work: StepWork, seconds: Mapping[str, Range]) -> dict[str, Range]:
         """Seconds of the parts of OTHER in a step with these `seconds` by phase."""
+        if OTHER in self.factors:
+            assumed = replace(self, factors={})
+            parts = assumed._others(work, assumed.step(*work))
+            return {name: self.factors[OTHER] * part.mid for name, part in parts.items()}
         setup, pooled = self.setup, is_pooled(self.setup)
         grading = design.GRADE_S * sequences_per_step(setup.training)
         if self.design.grade_beside:
@@ -189,18 +193,15 @@ class SetupCosts:
             GRADE: grading,
             DATA: design.DATA_S,
         }
-        factor, of_all = self.factors.get(PASSING), self.factors.get(OTHER)
-        if factor is not None:
-            parts |= {name: factor * parts[name].mid for name in (WEIGHTS, STATE)}
-        if of_all is not None:
-            parts = {name: of_all * part.mid for name, part in parts.items()}
+        if PASSING in self.factors:
+            for name in (WEIGHTS, STATE):
+                parts[name] = self.factors[PASSING] * parts[name].mid
         return parts
 
     @property
     def passing(self) -> Range:
         """Planned seconds of PASSING."""
-        alone = replace(self, factors={})
-        parts = alone._others({SCORE: NOTHING, LEARN: NOTHING})
+        parts = replace(self, factors={}).step_parts(PLAIN)
         return parts[WEIGHTS] + parts[STATE]
 
     @cached_property
@@ -298,7 +299,7 @@ class SetupCosts:
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
         seconds = 2 * self.teacher.parameters * tokens / scored
         moved = design.SCORED_BYTES_IN_FEW if self.design.few_passes else design.SCORED_BYTES
-        gpus = self._gpus("teacher").count
+        gpus = self._arithmetic("teacher", scenario) / self.gpu.flops
         seconds += self._statistics(responses * lengths.tokens, moved, scenario) / gpus
         left = design.IN_THE_TAIL.at(scenario) if self.design.scores_in_tail else 1.0
         return left * seconds
