@@ -606,6 +606,11 @@ class Runtime(Section):
     grade_beside: Annotated[
         Flag, "Grade rollouts while the teacher scores and the student learns, not before."
     ] = True
+    score_beside: Annotated[
+        Flag,
+        "Score finished rollouts while others are still sampled, beside a smaller KV cache. Only with "
+        "SGLang as sampler and torch as trainer, where both share a GPU.",
+    ] = False
     tracker: Annotated[
         Text, A_TRACKER, "Where runs are shown: wandb, tensorboard, or module:function."
     ] = "wandb"

@@ -31,14 +31,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.config import Model, Runtime, Setup
+from orchestrator.config import Model, Placement, Runtime, Setup
 from orchestrator.engines import memory
 from orchestrator.engines.catalog import ENGINES, LONGEST_ROUND
 from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, decoder
 from orchestrator.errors import UserError
 
 Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring", "learning"]
-OTHERS = ("contexts", "margin", "teacher", "student")  # parts outside the engine's own memory
+OTHERS = (
+    "contexts",
+    "margin",
+    "teacher",
+    "student",
+    "scoring",
+)  # parts outside the engine's own memory
 
 # --- any process ---
 # A CUDA context with cuBLAS workspaces, for each process (assumption: 0.4 to 0.6 on an H100).
@@ -218,6 +224,15 @@ def budget(
     return _pool(case, context) if is_pooled(setup) else _batch(case, context)
 
 
+def scores_beside(setup: Setup, runtime: Runtime, placement: Placement) -> bool:
+    """Whether finished rollouts of a trial are scored while others are sampled.
+
+    The sampler must work on in a process of its own, and the process that calls it has the teacher.
+    """
+    own_process = is_pooled(setup) and setup.engine.trainer == "torch"
+    return runtime.score_beside and own_process and placement.mode != "split"
+
+
 def is_pooled(setup: Setup) -> bool:
     """Whether the setup's sampler keeps its KV cache as a token pool, in its own processes."""
     return ENGINES[setup.engine.sampler].pooled
@@ -244,6 +259,10 @@ def _pool(case: _Case, context: int) -> Budget:
         parts["graphs"] = graphs_gib(setup, requests)
         parts["prefill"] = prefill_gib(samples[0], PREFILLED)
         parts["sampler"] = sampler_gib(setup.vocabulary.size, requests)
+    beside = scores_beside(setup, case.runtime, case.runtime.placement)
+    if case.situation == "decoding" and beside and not case.on.apart:
+        tokens = max(longest_row(setup), case.runtime.micro_batch_tokens or MOST_TOKENS)
+        parts["scoring"] = scored_head_gib(setup) + tokens * scored_token_bytes(setup) / GIB
     of_token = sum(model.kv_bytes for model in samples)
     slots = context + (RESERVED_SLOTS if blending else 0)
     # More tokens than all requests can fill would hold memory that nothing uses.
@@ -341,10 +360,9 @@ def _passes(case: _Case) -> Budget:
     else:
         if case.on.apart:
             parts["weights"] = case.weights_gib(decoder(setup.teacher, setup))
-        logits = min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size)
-        parts["head"] = logits * SCORED_BYTES / GIB
+        parts["head"] = scored_head_gib(setup)
         of_token = scored_token_bytes(setup)
-    longest = setup.training.max_prompt_tokens + setup.training.max_response_tokens
+    longest = longest_row(setup)
     fixed = sum(parts.values())
     fitting = int((case.card_gib - fixed) * GIB // of_token)
     if fitting < longest:
@@ -373,6 +391,16 @@ def scored_token_bytes(setup: Setup) -> int:
     """Bytes per token while the teacher scores: a layer's MLP, residual and last hidden states."""
     shape = setup.teacher.shape
     return BYTES[setup.engine.dtype] * (3 * shape.ffn + 6 * shape.hidden)
+
+
+def scored_head_gib(setup: Setup) -> float:
+    """The teacher's logits that are read at once, and their temporaries."""
+    return min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size) * SCORED_BYTES / GIB
+
+
+def longest_row(setup: Setup) -> int:
+    """Tokens of the longest training sequence."""
+    return setup.training.max_prompt_tokens + setup.training.max_response_tokens
 
 
 def loss_gib(setup: Setup) -> float:

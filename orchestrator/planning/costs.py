@@ -301,7 +301,7 @@ class SetupCosts:
         moved = design.SCORED_BYTES_IN_FEW if self.design.few_passes else design.SCORED_BYTES
         gpus = self._arithmetic("teacher", scenario) / self.gpu.flops
         seconds += self._statistics(responses * lengths.tokens, moved, scenario) / gpus
-        left = design.IN_THE_TAIL.at(scenario) if self.design.scores_in_tail else 1.0
+        left = design.BESIDE_SAMPLING.at(scenario) if self.design.scores_beside else 1.0
         return left * seconds
 
     def _statistics(self, tokens: float, moved: float, scenario: Scenario) -> float:

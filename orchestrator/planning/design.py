@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.config import Runtime, Setup
+from orchestrator.engines.budget import scores_beside
 from orchestrator.engines.catalog import ENGINES
 from orchestrator.planning.ranges import NOTHING, Range
 
@@ -42,8 +43,12 @@ STATISTICS = Range(0.85, 0.75, 0.60)
 
 # --- shares of a phase's seconds that are left ---
 WITHOUT_CHECKPOINTS = Range.exactly(0.75)  # of learning: 6ND of arithmetic instead of 8ND
-FUSED = Range(0.75, 0.82, 0.90)  # of learning: rotary embeddings, SwiGLU and norms as one kernel each
-IN_THE_TAIL = Range(0.5, 0.7, 0.9)  # of scoring: other rollouts are scored before the last one ends
+FUSED = Range(
+    0.75, 0.82, 0.90
+)  # of learning: rotary embeddings, SwiGLU and norms as one kernel each
+BESIDE_SAMPLING = Range(
+    0.5, 0.75, 1.0
+)  # of scoring: two processes share the GPU by turns, and a tail leaves gaps
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Design:
     - `resident`: learner and KV cache stay on the GPU.
     - `checkpoint_free`: the learner keeps its activations.
     - `fused`: the learner has fused kernels.
-    - `scores_in_tail`: finished rollouts are scored while others are decoded.
+    - `scores_beside`: finished rollouts are scored while others are decoded.
     """
 
     grade_beside: bool = False
@@ -71,7 +76,7 @@ class Design:
     resident: bool = False
     checkpoint_free: bool = False
     fused: bool = False
-    scores_in_tail: bool = False
+    scores_beside: bool = False
 
     @staticmethod
     def of(setup: Setup, runtime: Runtime) -> Design:
@@ -79,6 +84,7 @@ class Design:
         return Design(
             grade_beside=runtime.grade_beside,
             rows_by_draft=True,
+            scores_beside=scores_beside(setup, runtime, runtime.placement),
             weights_on_gpu=not ENGINES[setup.engine.sampler].pooled,  # one process has both
         )
 

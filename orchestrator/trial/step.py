@@ -13,14 +13,14 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
-from orchestrator.engines.budget import Situation
+from orchestrator.engines.budget import Situation, scores_beside
 from orchestrator.engines.device import PeakWatch, granted
 from orchestrator.errors import NotFinite
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.experiment.units import sampled_steps
 from orchestrator.grading.grader import Gold, Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Objective, TrustRegion
+from orchestrator.policy.spec import Behavior, Objective, TrustRegion
 from orchestrator.records.columns import BUDGET_GIB, LEARN, PEAK_GIB, REWARD, ROLLOUT, SCORE, TRAIN
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts
@@ -73,11 +73,17 @@ class TrainingStep:
             rollouts, sampled = roles.teacher.sample(requests, traced)
         else:
             roles.refresh(step)
+            behavior = behavior_at(unit.method, unit.knobs, step)
+            scored = self.scores_beside(step, behavior)
+            if scored:
+                self.start(step, teacher=roles.teacher)
+                clock.skip()
             rollouts, sampled = roles.rollout.sample(
                 requests,
-                behavior_at(unit.method, unit.knobs, step),
+                behavior,
                 response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
                 traced,
+                scored,
             )
         digest = sampled.get()
         clock.lap(ROLLOUT)
@@ -100,13 +106,18 @@ class TrainingStep:
             {"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)}
         )
 
+    def scores_beside(self, step: int, behavior: Behavior) -> bool:
+        """Whether the teacher scores rollouts while others are sampled."""
+        asked = scores_beside(self.spec.setup, self.spec.runtime, self.spec.unit.placement)
+        return asked and self.objective(step).needs_teacher and not behavior.needs_teacher
+
     def learn(
         self, step: int, rollouts: Handle[Rollouts], digest: RolloutDigest, clock: Clock
     ) -> tuple[ScoresDigest | None, dict[str, float]]:
         """Score the rollouts and update the student; returns both digests.
 
-        Blended rollouts bring their scores. The supervised stage and a loss without a teacher need
-        none.
+        Blended rollouts bring their scores, and so do those that were scored beside sampling. The
+        supervised stage and a loss without a teacher need none.
         """
         goal = self.objective(step)
         scores = None

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from orchestrator.config import Runtime, Setup
+from orchestrator.config import Placement, RoleGpus, Runtime, Setup
 from orchestrator.engines.budget import (
     OTHERS,
     Situation,
@@ -15,6 +15,7 @@ from orchestrator.engines.budget import (
     budget,
     fitting_round,
     longest_round,
+    scores_beside,
     slots_of,
 )
 from orchestrator.engines.memory import Gpus
@@ -100,6 +101,20 @@ def test_a_few_requests_take_the_memory_of_their_longest_rounds_alone() -> None:
     values = 8 * 16 * V
     most = values * 4 + values * 64 + 8 * V * 18 + 2 * 3 * 8 * 8 * 7168
     assert found.parts["round"] == pytest.approx(most / GIB)
+
+
+def test_a_teacher_that_scores_beside_the_sampler_takes_room_from_the_cache() -> None:
+    beside = Runtime(score_beside=True)
+    alone, both = (budget(setup(SGLANG), r, H100, "decoding") for r in (DERIVED, beside))
+    scoring = budget(setup(SGLANG), DERIVED, H100, "scoring")
+    assert both.parts["scoring"] == scoring.parts["head"] + scoring.parts["activations"]
+    lost = (alone.kv_tokens - both.kv_tokens) * KV_S / GIB
+    assert lost == pytest.approx(both.parts["scoring"], abs=1e-3)
+    assert both.own_gib == pytest.approx(alone.own_gib - both.parts["scoring"], abs=1e-3)
+    for other in (setup(TORCH), setup(SGLANG, "engine.trainer=verl")):
+        assert "scoring" not in budget(other, beside, H100, "decoding").parts
+    assert "scoring" not in budget(setup(SGLANG), beside, H100, "evaluating").parts
+    assert not scores_beside(setup(SGLANG), beside, Placement("split", 3, RoleGpus()))
 
 
 def test_a_pool_is_no_larger_than_its_requests_can_use() -> None:

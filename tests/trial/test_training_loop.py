@@ -329,6 +329,24 @@ def test_the_clock_shows_the_grading_that_nothing_hides(
     assert [(row["learn"], row["reward"]) for row in steps] == [(3.0, 2.0)] * 2
 
 
+def test_rollouts_are_scored_beside_sampling_where_the_runtime_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollout role then brings the scores; the teacher's start is no time of its step."""
+    stage = Stage(monkeypatch)
+    monkeypatch.setattr(step_module, "scores_beside", lambda _, runtime, __: runtime.score_beside)
+    spec = worker_spec(tmp_path, ROWS)
+    runs = []
+    for name, beside in (("beside", True), ("after", False)):
+        spec = replace(spec, runtime=replace(spec.runtime, score_beside=beside))
+        runs.append(attempt(spec, tmp_path / name, Staged(spec, stage)))
+        assert ("score" in stage.calls) != beside
+    found, expected = (run.metrics() for run in runs)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, nan_ok=True)
+    assert [row.get("role") for row in runs[0].timing()][:3] == ["learner", "rollout", "teacher"]
+
+
 def test_grading_beside_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
     spec = worker_spec(tmp_path, ROWS)
