@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.engines.budget import CONTEXT_GIB, MARGIN_SHARE
+from orchestrator.planning import design
 from orchestrator.planning.costs import SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
 from orchestrator.planning.memory import memory
@@ -31,6 +32,15 @@ SEVERAL_GPUS: list[Row] = [
     ("wait for an all-reduce", "µs", ALL_REDUCE_US, "two in each layer of a decode step; NVLink"),
     ("speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"),
 ]
+OF_A_STEP: list[Row] = [
+    ("weights to the sampler", "s/GB", design.WEIGHTS_BY_FILE, "through the host and a file"),
+    ("weights in one process", "s/GB", design.WEIGHTS_BY_GPU, "copied on the GPU"),
+    ("the learner's state", "s/GB", design.STATE, "to page-locked memory and back"),
+    ("a KV cache", "s", design.CACHE_S, "given back and taken again"),
+    ("grading", "s a response", design.GRADE_S, "of which scoring and learning hide a part"),
+    ("data and logs", "s", design.DATA_S, "of a training step"),
+    ("bandwidth reached over the vocabulary", "of it", design.STATISTICS, "bytes were counted"),
+]
 MEASURED = "measured: takes the place of what is assumed"
 
 
@@ -52,7 +62,7 @@ def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple
     `several`: some role has more than one GPU.
     """
     first = next(iter(costs.values()))
-    rows = [*LENGTHS, *_gpu(first.gpu)]
+    rows = [*LENGTHS, *_gpu(first.gpu), *OF_A_STEP]
     for engine in dict.fromkeys(each.engine for each in costs.values()):
         rows += _sampler(engine)
     for trainer in dict.fromkeys(each.setup.engine.trainer for each in costs.values()):

@@ -20,6 +20,7 @@ from orchestrator.engines import catalog
 from orchestrator.engines.budget import TooSmall
 from orchestrator.engines.memory import GIB, Gpus, decoder
 from orchestrator.experiment.evaluation_protocol import full_samples, problems_wanted
+from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES, SetupCosts
 from orchestrator.planning.design import BEFORE
@@ -232,7 +233,7 @@ def step_seconds(plan: Plan) -> dict[str, dict[str, dict[str, Hours]]]:
 
 def _steps_of(costs: SetupCosts) -> dict[str, Hours]:
     steps = {}
-    for step, kind in (("vanilla", PLAIN), ("blended", BLENDED)):
+    for step, kind in ((REFERENCE, PLAIN), ("blended", BLENDED)):
         with suppress(TooSmall):
             parts = costs.step_parts(kind)
             steps[step] = parts | {"total": Range.total(parts.values())}
