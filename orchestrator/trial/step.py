@@ -72,12 +72,12 @@ class TrainingStep:
         if unit.is_supervised:
             rollouts, sampled = roles.teacher.sample(requests, traced)
         else:
-            roles.refresh(step)
             behavior = behavior_at(unit.method, unit.knobs, step)
             scored = self.scores_beside(step, behavior)
             if scored:
                 self.start(step, teacher=roles.teacher)
                 clock.skip()
+            roles.refresh(step)
             rollouts, sampled = roles.rollout.sample(
                 requests,
                 behavior,
