@@ -34,11 +34,11 @@ DATA_S = Range(0.5, 1.0, 2.0)
 # The plain sampler: mask and normaliser in float32 and float64, exponentials, running sums, top k.
 # In one kernel it reads the logits, and once more for the top k.
 SAMPLED_BYTES, SAMPLED_BYTES_IN_ONE = 128, 12
-# The scorer: normaliser, entropy, top k. In fewer passes, without what nobody logs.
+# The scorer: normaliser, entropy, top k; the same in fewer passes, with the logged numbers alone.
 SCORED_BYTES, SCORED_BYTES_IN_FEW = 114, 50
 # A blended round beside the student's sampling: the teacher's normaliser, the solver, the records.
 JUDGED_BYTES = 450
-# Of the bandwidth, that operations on such values reach.
+# The share of the bandwidth that such operations reach.
 STATISTICS = Range(0.85, 0.75, 0.60)
 
 # --- shares of a phase's seconds that are left ---
