@@ -1,7 +1,7 @@
 """The parts of a training step that a runtime may switch, and their seconds beside the engines' work.
 
-A `Design` says which of them are on; `Design.of` reads that from a setup and its runtime. `BEFORE`
-has all of them off, so that a plan can show a step before and after, part by part. The numbers were
+A `Design` says which of them are on; `Design.of` reads that from a setup and its runtime.
+`Design.before` has all of them off, so that a plan can show a step before and now. The numbers were
 estimated from sources, from data sheets and from counts on pretended GPUs. None was ever measured on
 a GPU.
 """
@@ -30,25 +30,28 @@ GRADE_S = Range(0.004, 0.010, 0.016)
 # Digests, logs, texts, the next batch.
 DATA_S = Range(0.5, 1.0, 2.0)
 
-# --- bytes that a value of the vocabulary moves, counted operation by operation ---
-# The plain sampler: mask and normaliser in float32 and float64, exponentials, running sums, top k.
-# In one kernel it reads the logits, and once more for the top k.
+# --- bytes that a value of the vocabulary moves ---
+# Inputs and outputs of all operations were counted. A sum in float64 copies its input first, which
+# moves 16 bytes more, and a top k of 16 reads its input four times.
+# The plain sampler: 40 for mask and normaliser, 40 for the draw, two such copies, top k. One kernel
+# would read the logits, and read them again for the top k (assumption).
 SAMPLED_BYTES, SAMPLED_BYTES_IN_ONE = 128, 12
-# The scorer: normaliser, entropy, top k; the same in fewer passes, with the logged numbers alone.
+# The scorer: 40 for the normaliser, a copy, 42 for entropy and overlap, top k. In fewer passes it
+# would move less than half of that (assumption).
 SCORED_BYTES, SCORED_BYTES_IN_FEW = 114, 50
-# A blended round beside the student's sampling: the teacher's normaliser, the solver, the records.
+# A blended round beside the student's sampling: 40 and a copy for the teacher's normaliser, 304 for
+# the trust region at ε = 0.005, 94 for the records.
 JUDGED_BYTES = 450
 # The share of the bandwidth that such operations reach.
 STATISTICS = Range(0.85, 0.75, 0.60)
 
 # --- shares of a phase's seconds that are left ---
-WITHOUT_CHECKPOINTS = Range.exactly(0.75)  # of learning: 6ND of arithmetic instead of 8ND
-FUSED = Range(
-    0.75, 0.82, 0.90
-)  # of learning: rotary embeddings, SwiGLU and norms as one kernel each
-BESIDE_SAMPLING = Range(
-    0.5, 0.75, 1.0
-)  # of scoring: two processes share the GPU by turns, and a tail leaves gaps
+# Of learning without checkpoints: 6ND of arithmetic instead of 8ND.
+WITHOUT_CHECKPOINTS = Range.exactly(0.75)
+# Of learning with rotary embeddings, SwiGLU and norms as one kernel each (assumption).
+FUSED = Range(0.75, 0.82, 0.90)
+# Of scoring beside sampling: two processes take turns on the GPU, and fill its gaps (assumption).
+BESIDE_SAMPLING = Range(0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,11 @@ class Design:
             weights_on_gpu=not ENGINES[setup.engine.sampler].pooled,  # one process has both
         )
 
+    @staticmethod
+    def before(setup: Setup) -> Design:
+        """The design without anything that a runtime switches."""
+        return Design(weights_on_gpu=not ENGINES[setup.engine.sampler].pooled)
+
     def weights(self, gigabytes: float) -> Range:
         """Seconds of passing on so many GB of weights."""
         return (WEIGHTS_BY_GPU if self.weights_on_gpu else WEIGHTS_BY_FILE) * gigabytes
@@ -104,6 +112,3 @@ class Design:
         if self.checkpoint_free:
             left = left * WITHOUT_CHECKPOINTS
         return left * FUSED if self.fused else left
-
-
-BEFORE = Design()

@@ -23,7 +23,7 @@ from orchestrator.experiment.evaluation_protocol import full_samples, problems_w
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES, SetupCosts
-from orchestrator.planning.design import BEFORE
+from orchestrator.planning.design import Design
 from orchestrator.planning.evaluation_cost import (
     checkpoints_evaluated,
     evaluation_generations,
@@ -226,7 +226,7 @@ def step_seconds(plan: Plan) -> dict[str, dict[str, dict[str, Hours]]]:
             continue
         steps[name] = {
             "now": _steps_of(costs),
-            "before": _steps_of(replace(costs, designed=BEFORE)),
+            "before": _steps_of(replace(costs, designed=Design.before(costs.setup))),
         }
     return steps
 

@@ -19,7 +19,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning import as_json, evaluation_cost
 from orchestrator.planning.costs import GRADE, SetupCosts
-from orchestrator.planning.design import BEFORE, Design
+from orchestrator.planning.design import Design
 from orchestrator.planning.lengths import LAWS, LengthLaw, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
 from orchestrator.planning.rates import GPUS, LEARNING, RATES, SCORING, Gpu, gpu_of
@@ -47,6 +47,7 @@ RACES = {
     1: (1.0, 1.0), 2: (0.52, 0.56), 3: (0.38, 0.43), 10: (0.28, 0.33), 20: (0.28, 0.37),
     60: (0.14, 0.25), 120: (0.10, 0.21), 180: (0.08, 0.19), 300: (0.07, 0.18),
 }  # fmt: skip
+BEFORE = Design()
 ALL = Design(**{field.name: True for field in fields(Design)})
 DAYS_ON_8 = (6, 16, 49)
 NOT_INSTALLED = (
