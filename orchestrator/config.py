@@ -619,6 +619,14 @@ class Runtime(Section):
         Positive, "Seconds after which a call of an actor counts as lost."
     ] = 7200.0
     grader_deadline_s: Annotated[Positive, "Seconds the grader may take for one answer."] = 5.0
+    grade_beside: Annotated[
+        Flag, "Grade rollouts while the teacher scores and the student learns, not before."
+    ] = True
+    score_beside: Annotated[
+        Flag,
+        "Score finished rollouts while others are still sampled, beside a smaller KV cache. Only with "
+        "SGLang as sampler and torch as trainer, where both share a GPU.",
+    ] = False
     tracker: Annotated[
         Text, A_TRACKER, "Where runs are shown: wandb, tensorboard, or module:function."
     ] = "wandb"

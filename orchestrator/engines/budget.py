@@ -32,14 +32,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.config import Model, Runtime, Setup
+from orchestrator.config import Model, Placement, Runtime, Setup
 from orchestrator.engines import catalog, memory
 from orchestrator.engines.catalog import ENGINES, LONGEST_ROUND
 from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, Situation, decoder
 from orchestrator.errors import UserError
 
 # Parts outside the engine's own memory; `trainer` is a learner that stays on the GPU.
-OTHERS = ("contexts", "margin", "teacher", "student", "trainer")
+OTHERS = ("contexts", "margin", "teacher", "student", "trainer", "scoring")
 
 # --- any process ---
 # A CUDA context with cuBLAS workspaces, for each process (assumption: 0.4 to 0.6 on an H100).
@@ -59,6 +59,7 @@ LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
 SAMPLER_BYTES = 22  # per such logit: counted
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
+# Short rounds have more requests (`fitting_round`).
 ROUND_VALUES = 2**28
 JUDGED_AT_ONCE = 2**25  # of these values, judged at once
 JUDGED_BYTES = 64  # per judged value: counted
@@ -256,6 +257,15 @@ def budget(
     return _pool(case, context, stays) if is_pooled(setup) else _batch(case, context)
 
 
+def scores_beside(setup: Setup, runtime: Runtime, placement: Placement) -> bool:
+    """Whether finished rollouts of a trial are scored while others are sampled.
+
+    The sampler must work on in a process of its own, and the process that calls it has the teacher.
+    """
+    own_process = is_pooled(setup) and setup.engine.trainer == "torch"
+    return runtime.score_beside and own_process and placement.mode != "split"
+
+
 def is_pooled(setup: Setup) -> bool:
     """Whether the setup's sampler keeps its KV cache as a token pool, in its own processes."""
     return ENGINES[setup.engine.sampler].pooled
@@ -290,6 +300,10 @@ def _serving(case: _Case, context: int) -> _Serving:
         parts["graphs"] = graphs_gib(setup, requests)
         parts["prefill"] = prefill_gib(samples[0], PREFILLED)
         parts["sampler"] = sampler_gib(setup.vocabulary.size, requests)
+    beside = scores_beside(setup, case.runtime, case.runtime.placement)
+    if case.situation == "decoding" and beside and not case.on.apart:
+        tokens = max(case.longest, case.runtime.micro_batch_tokens or MOST_TOKENS)
+        parts["scoring"] = scored_head_gib(setup) + tokens * scored_token_bytes(setup) / GIB
     slots = context + (RESERVED_SLOTS if blending else 0)
     return _Serving(parts, requests, slots, sum(model.kv_bytes for model in samples))
 
@@ -346,8 +360,13 @@ def slots_of(length: int, drafted: int) -> int:
 
 
 def blending_requests(setup: Setup) -> int:
-    """Requests that a blending engine runs at once; a longest round's distributions limit them."""
-    return max(1, min(REQUESTS, ROUND_VALUES // (LONGEST_ROUND * setup.vocabulary.size)))
+    """Requests that a blending engine runs at once; those of a longer round are fewer."""
+    return min(REQUESTS, fitting_round(setup.vocabulary.size, 1))
+
+
+def fitting_round(vocabulary: int, factor: int) -> int:
+    """The most requests of a blended round of γ = `factor`, or the largest γ of so many requests."""
+    return max(1, ROUND_VALUES // (factor * vocabulary))
 
 
 def longest_round(setup: Setup, rows: int) -> int:
@@ -371,10 +390,10 @@ def sampler_gib(vocabulary: int, requests: int) -> float:
 
 
 def blended_round_gib(setup: Setup, requests: int) -> float:
-    """A blending engine's longest round: student distributions, uniforms, verdict on a part."""
+    """A blending engine's largest round: student distributions, uniforms, verdict on a part."""
     vocabulary = setup.vocabulary.size
     length = setup.training.max_response_tokens
-    values = requests * LONGEST_ROUND * vocabulary
+    values = min(requests * LONGEST_ROUND * vocabulary, max(ROUND_VALUES, requests * vocabulary))
     # A part has at least one request, however large its distributions.
     judged = min(values, max(JUDGED_AT_ONCE, LONGEST_ROUND * vocabulary))
     step = requests * vocabulary * (LOGIT_BYTES + 12)
@@ -494,8 +513,7 @@ def _reading(case: _Case) -> dict[str, float]:
     parts: dict[str, float] = {}
     if case.on.apart:
         parts["weights"] = case.weights_gib(decoder(case.setup.teacher, case.setup))
-    logits = min(SCORED_AT_ONCE, MOST_TOKENS * case.setup.vocabulary.size)
-    parts["head"] = logits * SCORED_BYTES / GIB
+    parts["head"] = scored_head_gib(case.setup)
     return parts
 
 
@@ -545,6 +563,16 @@ def scored_token_bytes(setup: Setup) -> int:
     return BYTES[setup.engine.dtype] * (3 * shape.ffn + 6 * shape.hidden)
 
 
+def scored_head_gib(setup: Setup) -> float:
+    """The teacher's logits that are read at once, and their temporaries."""
+    return min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size) * SCORED_BYTES / GIB
+
+
+def longest_row(setup: Setup) -> int:
+    """Tokens of the longest training sequence."""
+    return setup.training.max_prompt_tokens + setup.training.max_response_tokens
+
+
 def loss_gib(setup: Setup) -> float:
     """The loss on hidden states: chunks, three float32 copies of the head and one for computing."""
     head = setup.vocabulary.size * setup.student.shape.hidden
@@ -571,7 +599,7 @@ def _resident(case: _Case) -> _Stays | None:
     """The fastest learner that fits beside every engine with which the trial samples, if any does.
 
     Each engine's cache holds KEPT_SHARE of its requests' full length at least, and all of it where
-    there is memory. A learner that must stay (`runtime.resident`) leaves room for one request.
+    there is memory; of a blending engine's requests those of its longest rounds count. A learner that must stay (`runtime.resident`) leaves room for one request.
     """
     setup, wanted = case.setup, case.runtime.resident
     shares = not case.on.apart and case.on.count == 1 and case.situation != "evaluating"
@@ -618,6 +646,8 @@ def _lacking(case: _Case, stays: _Stays) -> float:
     if case.runtime.resident:
         requests = 1
     elif case.runtime.rollout_batch is None:
+        if case.situation == "blending":  # more of them, in short rounds, do not outweigh the moves
+            requests = min(requests, fitting_round(case.setup.vocabulary.size, LONGEST_ROUND))
         requests = math.ceil(KEPT_SHARE * requests)
     cache = requests * serving.slots * serving.slot_bytes
     return (cache - case.left_bytes(parts)) / GIB

@@ -20,6 +20,9 @@ from orchestrator.planning.totals import (
     longest_chain_hours,
     longest_unit_hours,
     on_engines,
+    packing_gains,
+    step_seconds,
+    sufficient_hours,
     texts_gib,
     total_gpu_hours,
     unit_hours,
@@ -32,10 +35,16 @@ COUNTS = ("generations", "expected")  # keys of estimates that are printed as wh
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values: `units`, `totals`, `assumptions`."""
+    """The plan as JSON values: `units`, `totals`, `step_seconds`, `assumptions`.
+
+    `packing_gains` and `max_gpu_hours` are those of `planning.totals`.
+    """
     return {
         "units": _units_json(plan),
         "totals": totals(plan),
+        "step_seconds": _plain(step_seconds(plan)),
+        "packing_gains": {name: round(gain, 3) for name, gain in packing_gains(plan).items()},
+        "max_gpu_hours": sufficient_hours(plan),
         "assumptions": [asdict(assumption) for assumption in plan.assumptions],
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.engines.budget import CONTEXT_GIB, MARGIN_SHARE
+from orchestrator.planning import design
 from orchestrator.planning.costs import SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
 from orchestrator.planning.memory import memory
@@ -31,6 +32,15 @@ SEVERAL_GPUS: list[Row] = [
     ("wait for an all-reduce", "µs", ALL_REDUCE_US, "two in each layer of a decode step; NVLink"),
     ("speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"),
 ]
+OF_A_STEP: list[Row] = [
+    ("weights to the sampler", "s/GB", design.WEIGHTS_BY_FILE, "through the host and a file"),
+    ("weights in one process", "s/GB", design.WEIGHTS_BY_GPU, "copied on the GPU"),
+    ("the learner's state", "s/GB", design.STATE, "to page-locked memory and back"),
+    ("a KV cache", "s", design.CACHE_S, "given back and taken again"),
+    ("grading", "s a response", design.GRADE_S, "of which scoring and learning hide a part"),
+    ("data and logs", "s", design.DATA_S, "of a training step"),
+    ("bandwidth reached over the vocabulary", "of it", design.STATISTICS, "bytes were counted"),
+]
 MEASURED = "measured: takes the place of what is assumed"
 
 
@@ -52,7 +62,7 @@ def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple
     `several`: some role has more than one GPU.
     """
     first = next(iter(costs.values()))
-    rows = [*LENGTHS, *_gpu(first.gpu)]
+    rows = [*LENGTHS, *_gpu(first.gpu), *OF_A_STEP]
     for engine in dict.fromkeys(each.engine for each in costs.values()):
         rows += _sampler(engine)
     for trainer in dict.fromkeys(each.setup.engine.trainer for each in costs.values()):
@@ -90,8 +100,9 @@ def _sampler(engine: str) -> list[Row]:
         ("kernel launches of a step", launches, rates.launch_ms, "∝ layers; 0: CUDA graphs"),
         ("KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
         ("and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
+        ("kernel launches while blending", launches, rates.blended_launch_ms, "of each pass"),
         (blending, "a token", rates.teacher_passes, drafts),
-        ("rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
+        ("drafts of a teacher pass", "tokens", rates.drafted, "so many student passes"),
         ("start of a unit", "s", rates.start_s, "processes, models, data"),
     ]
     return [(f"{engine}: {name}", unit, value, why) for name, unit, value, why in rows]

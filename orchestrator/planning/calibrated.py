@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.config import Placement, Setup
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts, StepWork
 from orchestrator.planning.lengths import Lengths
-from orchestrator.planning.rates import DEFAULT_GPU, GPUS, PASSING_S, Gpu
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 from orchestrator.records.files import Damaged, read_sealed, write_sealed
 
@@ -103,7 +103,7 @@ class CalibrationRow:
     def planned_seconds(self, costs: SetupCosts) -> float:
         """Seconds of the same work by the plan's middle rates, for a trial on one GPU."""
         if self.key == PASSING:
-            return PASSING_S.mid
+            return costs.passing.mid
         limit = max(1, round(self.tokens))
         # All responses are as long as their limit.
         lengths = Lengths(self.tokens, 1.0, limit, self.prompt)

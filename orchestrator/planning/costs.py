@@ -7,15 +7,18 @@ of `planning.rates`:
                      tokens of the pool ÷ context, at most the requests that run at once
     decode steps D   static: ⌈n ÷ rows⌉ × longest response of a batch
                      continuous: n × tokens ÷ rows
+    statistics       values of the vocabulary × bytes that they move ÷ bandwidth
     decoding         max(D × kernel launches of a step,
-                         (D × weights + KV of a token × n × reads) ÷ bandwidth)
-    blending         student's decoding + passes a token × teacher's decoding,
-                     which gives the teacher's scores as well; tokens that the teacher writes
-                     itself take one pass each
-    scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher)
+                         (D × weights + KV of a token × n × reads) ÷ bandwidth + statistics,
+                         2 × parameters × D × rows ÷ FLOP/s)
+    blending         passes a token × (γ × student's decoding + teacher's decoding of γ positions),
+                     with launches of their own, and the verdict's statistics. It gives the
+                     teacher's scores as well. Tokens that the teacher writes itself take one pass
+                     each.
+    scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher), and statistics
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
-    other            passing on weights, grading, data:
-                     `Rates.step_s` for a step, `Rates.start_s` for a unit
+    other            weights to the sampler, the learner's state to the host and back, grading that
+                     nothing hides, data: `planning.design`; `Rates.start_s` for a unit
 
 Steps that a method cuts before the setup's limit have the lengths of their own limit.
 
@@ -24,22 +27,32 @@ of D steps besides (`rates.ALL_REDUCE_US`), scoring and learning keep a part of 
 (`rates.SHARDED`). Roles with GPUs of their own still work one after the other: GPU-hours are all
 GPUs of the trial × its time. An evaluator has one GPU at most.
 
-The formulas are lower bounds: they count neither prefill nor sampling nor loading. Measurements of
-finished runs on the same engine replace the rates, phase by phase.
+The formulas are lower bounds: they count neither prefill nor loading. Evaluators' rates include their
+sampling. Measurements of finished runs on the same engine replace the rates, phase by phase.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
 from orchestrator.config import Placement, RoleName, Runtime, Setup
-from orchestrator.engines.budget import Situation, budget
-from orchestrator.engines.catalog import sampler_of
-from orchestrator.engines.memory import ONE_GPU, Decoder, Gpus, decoder, sequences_per_step
+from orchestrator.engines.budget import Situation, budget, fitting_round, is_pooled
+from orchestrator.engines.catalog import LONGEST_ROUND, sampler_of
+from orchestrator.engines.memory import (
+    ONE_GPU,
+    STATE_BYTES,
+    Decoder,
+    Gpus,
+    decoder,
+    sequences_per_step,
+)
+from orchestrator.planning import design
+from orchestrator.planning.design import Design
 from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths
 from orchestrator.planning.ranges import NOTHING, Range, Scenario
@@ -50,7 +63,6 @@ from orchestrator.planning.rates import (
     GPUS,
     LAUNCH_LAYERS,
     LEARNING,
-    PASSING_S,
     RATES,
     SCORING,
     SHARDED,
@@ -61,6 +73,8 @@ from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: work that keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back
+# The parts of OTHER; the first two are PASSING.
+WEIGHTS, STATE, GRADE, DATA = "weights", "state", "grade", "data"
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
 SUPERVISED = "supervised step"  # beside BLENDED and PLAIN a kind of step
@@ -104,6 +118,7 @@ class SetupCosts:
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     factors: Mapping[str, Range] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    designed: Design | None = None  # None: as setup and runtime say
     # Costs that were worked out already: by work of a step, by benchmark, by placement.
     _steps: dict[StepWork, Mapping[str, Range]] = field(default_factory=dict, init=False)
     _responses: dict[str, Range] = field(default_factory=dict, init=False)
@@ -148,12 +163,51 @@ class SetupCosts:
                 of_step = self.training_lengths(lengths, limit)
                 return self.phase_seconds(phase, work, responses, of_step, rates)
 
-            for phase in TRAINING_PHASES:
+            for phase in (ROLLOUT, SCORE, LEARN):
                 seconds[phase] = self._measured(phase, kind, partial(planned, phase))
-            if PASSING in self.factors and OTHER not in self.factors:
-                seconds[OTHER] += self.factors[PASSING] * PASSING_S.mid + PASSING_S * -1
+            seconds[OTHER] = Range.total(self._others(work, seconds).values())
             self._steps[work] = seconds
         return self._steps[work]
+
+    def step_parts(self, kind: str) -> dict[str, Range]:
+        """Seconds of one training step by phase, with the parts of OTHER in its place."""
+        seconds = dict(self.step(kind))
+        del seconds[OTHER]
+        return seconds | self._others(StepWork(kind), seconds)
+
+    def _others(self, work: StepWork, seconds: Mapping[str, Range]) -> dict[str, Range]:
+        """Seconds of the parts of OTHER in a step with these `seconds` by phase."""
+        if OTHER in self.factors:
+            assumed = replace(self, factors={})
+            parts = assumed._others(work, assumed.step(*work))
+            return {name: self.factors[OTHER] * part.mid for name, part in parts.items()}
+        setup, pooled = self.setup, is_pooled(self.setup)
+        grading = design.GRADE_S * sequences_per_step(setup.training)
+        if self.design.grade_beside:
+            beside = seconds[SCORE] + seconds[LEARN]
+            whole = grading
+            grading = Range.of(lambda s: max(0.0, whole.at(s) - beside.at(s)))
+        parts = {
+            WEIGHTS: self.design.weights(self.student.weight_bytes / 1e9),
+            STATE: self.design.moves(self.student.parameters * STATE_BYTES / 1e9, pooled),
+            GRADE: grading,
+            DATA: design.DATA_S,
+        }
+        if PASSING in self.factors:
+            for name in (WEIGHTS, STATE):
+                parts[name] = self.factors[PASSING] * parts[name].mid
+        return parts
+
+    @property
+    def passing(self) -> Range:
+        """Planned seconds of PASSING."""
+        parts = replace(self, factors={}).step_parts(PLAIN)
+        return parts[WEIGHTS] + parts[STATE]
+
+    @cached_property
+    def design(self) -> Design:
+        """The parts of a step that are on."""
+        return self.designed or Design.of(self.setup, self.runtime)
 
     def steps(self, works: Mapping[StepWork, int]) -> dict[str, Range]:
         """Seconds by phase of so many training steps of each work."""
@@ -234,23 +288,40 @@ class SetupCosts:
         """Seconds of a phase of a training step with so many responses, at a scenario's rates."""
         if phase == ROLLOUT:
             return self._rollout_seconds(work, responses, lengths, scenario)
-        if phase == OTHER:
-            return RATES[self.engine].step_s.at(scenario)
         tokens = responses * (lengths.prompt + lengths.tokens)
         if phase == LEARN:
             learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
-            return 6 * self.student.parameters * tokens / learned
+            left = self.design.learning().at(scenario)
+            return left * 6 * self.student.parameters * tokens / learned
         # Blended rollouts bring their scores, and the supervised stage needs none.
         if work.kind != PLAIN or not work.scored:
             return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
-        return 2 * self.teacher.parameters * tokens / scored
+        seconds = 2 * self.teacher.parameters * tokens / scored
+        moved = design.SCORED_BYTES_IN_FEW if self.design.few_passes else design.SCORED_BYTES
+        gpus = self._arithmetic("teacher", scenario) / self.gpu.flops
+        seconds += self._statistics(responses * lengths.tokens, moved, scenario) / gpus
+        left = design.BESIDE_SAMPLING.at(scenario) if self.design.scores_beside else 1.0
+        return left * seconds
+
+    def _statistics(self, tokens: float, moved: float, scenario: Scenario) -> float:
+        """Seconds of operations that move so many bytes of each value of the vocabulary."""
+        values = tokens * self.setup.vocabulary.size
+        return values * moved / (design.STATISTICS.at(scenario) * self.gpu.bytes_per_s)
 
     def evaluating_seconds(self, responses: int, lengths: Lengths, scenario: Scenario) -> float:
         """Seconds of an evaluator for so many responses, at a scenario's rates."""
         rows = self.rows(lengths, "evaluating")
         bandwidth = RATES[self.engine].evaluating.at(scenario) * self.gpu.bytes_per_s
-        return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario)
+        return self.decode_seconds(
+            self.student,
+            responses,
+            rows,
+            lengths,
+            bandwidth,
+            scenario,
+            launch_ms=RATES[self.engine].launch_ms,
+        )
 
     def _arithmetic(self, role: RoleName, scenario: Scenario) -> float:
         """FLOP/s of the GPUs of a role that scores or learns; one GPU reaches a share of it."""
@@ -275,19 +346,37 @@ class SetupCosts:
             budget(self.setup, self.runtime, self.gpu.gib, "scoring", self._gpus("teacher"))
             budget(self.setup, self.runtime, self.gpu.gib, "learning", self._gpus("learner"))
         rows = self.rows(lengths, DECODING[kind], on)
-        written = work.share or min(1.0, work.prefix / lengths.tokens)
-        seconds = 0.0
         bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
-        for role in ROLES_DECODING[kind]:
-            passes = 1.0
-            if kind == BLENDED and role == "teacher":
-                # The student's drafts are of no use where the teacher writes the response.
-                passes = written + (1 - written) * rates.teacher_passes.at(scenario)
-            model = self.teacher if role == "teacher" else self.student
-            seconds += passes * self.decode_seconds(
-                model, responses, rows, lengths, bandwidth, scenario, on.count
-            )
-        return seconds
+        decoding = partial(self.decode_seconds, gpus=on.count)
+        given = (responses, rows, lengths, bandwidth, scenario)
+        sampled = design.SAMPLED_BYTES_IN_ONE if self.design.one_kernel else design.SAMPLED_BYTES
+        if kind != BLENDED:
+            model = self.teacher if kind == SUPERVISED else self.student
+            return decoding(model, *given, launch_ms=rates.launch_ms, moved=sampled)
+        launch_ms = rates.blended_launch_ms
+        rows = min(rows, self._rows_of_round(scenario))
+        given = (responses, rows, lengths, bandwidth, scenario)
+        # The student's drafts are of no use where the teacher writes the response.
+        written = work.share or min(1.0, work.prefix / lengths.tokens)
+        passes = written + (1 - written) * rates.teacher_passes.at(scenario)
+        drafted = max(1.0, rates.drafted.at(scenario))
+        judged = written + (1 - written) * drafted * rates.teacher_passes.at(scenario)
+        graphed = NOTHING if self.design.graphed_rounds else launch_ms
+        seconds = judged * decoding(self.student, *given, launch_ms=graphed, moved=sampled)
+        positions = judged / passes
+        teacher = decoding(self.teacher, *given, launch_ms=launch_ms, positions=positions)
+        seconds += passes * teacher
+        tokens = responses * lengths.tokens
+        return seconds + self._statistics(judged * tokens, design.JUDGED_BYTES, scenario)
+
+    def _rows_of_round(self, scenario: Scenario) -> int:
+        """The requests of a blended round on a serving engine; no limit on others."""
+        if not RATES[self.engine].continuous:
+            return sys.maxsize
+        drafted = LONGEST_ROUND
+        if self.design.rows_by_draft:
+            drafted = round(RATES[self.engine].drafted.at(scenario))
+        return fitting_round(self.setup.vocabulary.size, drafted)
 
     def rows(self, lengths: Lengths, situation: Situation, on: Gpus = ONE_GPU) -> int:
         """How many responses are decoded at once; UserError if not even one of full length fits."""
@@ -305,8 +394,15 @@ class SetupCosts:
         bandwidth: float,
         scenario: Scenario,
         gpus: int = 1,
+        launch_ms: Range = NOTHING,
+        moved: float = 0.0,
+        positions: float = 1.0,
     ) -> float:
-        """Seconds of decoding `responses`, `rows` at a time, at `bandwidth` bytes/s of each GPU."""
+        """Seconds of decoding `responses`, `rows` at a time, at `bandwidth` bytes/s of each GPU.
+
+        A pass of so many `positions` of each row stands for a decode step. It `moved` bytes of each
+        value of the vocabulary.
+        """
         rates, rows = RATES[self.engine], min(rows, responses)
         if rates.continuous:
             steps = responses * lengths.tokens / rows
@@ -314,10 +410,13 @@ class SetupCosts:
             steps = math.ceil(responses / rows) * lengths.longest(rows)
         cache_passes = rates.cache_passes + rates.head_passes.at(scenario) * model.head_groups
         cache_traffic = cache_passes * model.kv_bytes * responses * lengths.reads
-        launches = steps * rates.launch_ms.at(scenario) / 1000 * model.layers / LAUNCH_LAYERS
+        launches = steps * launch_ms.at(scenario) / 1000 * model.layers / LAUNCH_LAYERS
         reading = (steps * model.weight_bytes + cache_traffic) / (gpus * bandwidth)
+        reading += self._statistics(steps * rows, moved, scenario)
+        flops = gpus * SCORING.at(scenario) * self.gpu.flops
+        arithmetic = 2 * model.parameters * steps * rows * positions / flops
         waits = ALL_REDUCES_OF_A_LAYER * model.layers * ALL_REDUCE_US.at(scenario) / 1e6
-        return max(launches, reading) + (steps * waits if gpus > 1 else 0.0)
+        return max(launches, reading, arithmetic) + (steps * waits if gpus > 1 else 0.0)
 
     @cached_property
     def student(self) -> Decoder:

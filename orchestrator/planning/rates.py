@@ -91,10 +91,10 @@ class Rates:
 
     `decoding` is the share of the memory bandwidth while the responses of one training step are
     decoded, `evaluating` the same while thousands of responses wait. `launch_ms` is what the kernel
-    launches of a decode step take at `LAUNCH_LAYERS` layers. `teacher_passes` are the passes of the
-    teacher for each token of a blended response. `step_s` are seconds of a training step that no
-    GPU works for: passing on weights, moving the learner's state, grading, data. `start_s` are
-    seconds until a unit works.
+    launches of a decode step take at `LAUNCH_LAYERS` layers, `blended_launch_ms` the same for each
+    pass of a blended round. `teacher_passes` are the passes of the teacher for each token of a
+    blended response; in each it judges `drafted` tokens of a response, so many as the student
+    decodes for it. `start_s` are seconds until a unit works.
 
     A decode step moves the KV cache `cache_passes` times, and `head_passes` times more for each
     query head that shares a key–value head. An engine with `continuous` batching gives the place of
@@ -106,20 +106,17 @@ class Rates:
     decoding: Range
     evaluating: Range
     launch_ms: Range
+    blended_launch_ms: Range
     teacher_passes: Range
-    step_s: Range
+    drafted: Range
     start_s: Range
     cache_passes: int
     head_passes: Range
     continuous: bool
 
 
-# Allowances that nothing published covers. A step passes on 1.2 to 3.4 GB of weights and grades 256
-# responses.
-STEP_S, START_S = Range(6.0, 10.0, 20.0), Range(60.0, 120.0, 300.0)
-# The part of STEP_S in which weights and the learner's state are moved, which can be measured by
-# itself.
-PASSING_S = Range(4.0, 6.0, 12.0)
+# An allowance that nothing published covers.
+START_S = Range(60.0, 120.0, 300.0)
 
 # The share of the arithmetic that trainers reach. The same for each of them, since all run the same
 # transformers model. Scoring: long forward passes; an assumption. Learners by FSDP2 on one H100
@@ -149,8 +146,9 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             decoding=Range(0.80, 0.65, 0.50),
             evaluating=Range(0.80, 0.65, 0.50),
             launch_ms=Range(25.0, 32.0, 40.0),
+            blended_launch_ms=Range(25.0, 32.0, 40.0),
             teacher_passes=Range.exactly(1.0),
-            step_s=STEP_S,
+            drafted=Range.exactly(1.0),
             start_s=START_S,
             cache_passes=3,  # copied to append (read, written), read by attention
             # Under a padding mask each query head gets its own copy.
@@ -169,10 +167,12 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             # every slice of an evaluation ends in a tail too.
             evaluating=Range(0.84, 0.78, 0.60),
             launch_ms=Range.exactly(0.0),  # CUDA graphs
+            # Blended rounds run without graphs: γ + 1 = 5 passes take 25 to 40 ms (estimated).
+            blended_launch_ms=Range(5.0, 6.5, 8.0),
             # Drafts that the teacher judges together: 5 or 4 tokens for a pass; in the high
             # estimate none at all.
             teacher_passes=Range(0.20, 0.25, 1.0),
-            step_s=STEP_S,
+            drafted=Range(6.0, 5.0, 1.0),
             start_s=START_S,
             cache_passes=1,
             head_passes=Range.exactly(0.0),

@@ -8,9 +8,11 @@ the phase `rescore`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,8 +20,10 @@ from orchestrator.engines import catalog
 from orchestrator.engines.budget import TooSmall
 from orchestrator.engines.memory import GIB, Gpus, decoder
 from orchestrator.experiment.evaluation_protocol import full_samples, problems_wanted
-from orchestrator.experiment.units import Family, families
-from orchestrator.planning.costs import PHASES, TRAINING_PHASES
+from orchestrator.experiment.methods import REFERENCE
+from orchestrator.experiment.units import Family, Unit, families
+from orchestrator.planning.costs import PHASES, TRAINING_PHASES, SetupCosts
+from orchestrator.planning.design import Design
 from orchestrator.planning.evaluation_cost import (
     checkpoints_evaluated,
     evaluation_generations,
@@ -30,7 +34,7 @@ from orchestrator.planning.plan import Done, Plan, PlannedUnit, gpu_hours, make_
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import RATES
 from orchestrator.planning.seconds import on_the_clock
-from orchestrator.records.clock import RESCORE
+from orchestrator.records.clock import BLENDED, PLAIN, RESCORE
 from orchestrator.records.columns import EVALUATE
 
 # Bytes on disk of a token of a response, with its share of the prompt. gzip at `records.files.LEVEL` takes
@@ -207,7 +211,85 @@ def _longest(hours: Iterable[Range]) -> Range | None:
     return max(hours, key=lambda h: h.high, default=None)
 
 
+# --- one step ---
+
+
+def step_seconds(plan: Plan) -> dict[str, dict[str, dict[str, Hours]]]:
+    """Seconds of a vanilla and a blended step of each setup by phase and part, with their `total`.
+
+    `now` has the parts of a step that the runtime switches on, `before` none of them. A step that
+    finds no room on the GPU is left out, and so is all where no GPU is used.
+    """
+    steps: dict[str, dict[str, dict[str, Hours]]] = {}
+    for name, costs in plan.costs.items():
+        if not any(unit.placement.gpus for unit in _units_of(plan, name)):
+            continue
+        steps[name] = {
+            "now": _steps_of(costs),
+            "before": _steps_of(replace(costs, designed=Design.before(costs.setup))),
+        }
+    return steps
+
+
+def _steps_of(costs: SetupCosts) -> dict[str, Hours]:
+    steps = {}
+    for step, kind in ((REFERENCE, PLAIN), ("blended", BLENDED)):
+        with suppress(TooSmall):
+            parts = costs.step_parts(kind)
+            steps[step] = parts | {"total": Range.total(parts.values())}
+    return steps
+
+
+@lru_cache(maxsize=16)
+def packing_gains(plan: Plan) -> dict[str, float]:
+    """The share of each setup's GPU-hours of training that two trials on each GPU would save.
+
+    One trial works while the other's GPU waits for its host. Setups whose trials have no whole GPU
+    each, or do not fit on half of one, are left out.
+    """
+    gains: dict[str, float] = {}
+    for name, costs in plan.costs.items():
+        placements = {unit.placement for unit in _units_of(plan, name)}
+        placement = costs.runtime.placement
+        if placements != {placement} or placement.gpus != 1 or not placement.takes_turns:
+            continue
+        blended = plain = 0
+        for planned in plan.units:
+            if planned.unit.setup == name and planned.unit.is_trial:
+                blended += planned.resources.teacher_online_steps
+                plain += planned.unit.steps - planned.resources.teacher_online_steps
+        half = replace(costs, gpu=plan.gpu.part(0.5)).on(replace(placement, gpus=0.5))
+        with suppress(TooSmall):
+            # Two trials take the time of one on its half.
+            whole, shared = (_seconds_of(each, plain, blended) for each in (costs, half))
+            if whole:
+                gains[name] = 1 - shared / 2 / whole
+    return gains
+
+
+def _seconds_of(costs: SetupCosts, plain: int, blended: int) -> float:
+    seconds = 0.0
+    for kind, count in ((PLAIN, plain), (BLENDED, blended)):
+        if count:
+            seconds += count * Range.total(costs.step(kind).values()).mid
+    return seconds
+
+
+def _units_of(plan: Plan, setup: str) -> list[Unit]:
+    return [planned.unit for planned in plan.units if planned.unit.setup == setup]
+
+
 # --- the other sums ---
+
+
+def sufficient_hours(plan: Plan) -> float | None:
+    """GPU-hours that the high estimate fits in, in two digits: a value of `--max-gpu-hours`."""
+    hours = total_gpu_hours(plan)
+    if hours is None or not hours["total"].high:
+        return None
+    high = hours["total"].high
+    digit = 10.0 ** (math.floor(math.log10(high)) - 1)
+    return round(math.ceil(high / digit) * digit, 6)
 
 
 def units_left(plan: Plan) -> list[PlannedUnit]:

@@ -37,6 +37,8 @@ from orchestrator.planning.totals import (
     ALL_PHASES,
     hours_on_gpus,
     on_engines,
+    packing_gains,
+    sufficient_hours,
     total_gpu_hours,
     units_left,
 )
@@ -48,6 +50,7 @@ BUDGETS = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
 MOST_SETUPS = 4  # that have columns of their own
 KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted in the first line
+WORTH_PACKING = 0.1  # of the GPU-hours of training: a smaller gain is not recommended
 MEMORY_ROWS = {  # field of `Memory` → heading, in which {gib} is the size of the GPU
     "student_weights": "student weights W_S",
     "teacher_weights": "teacher weights W_Q",
@@ -110,6 +113,7 @@ def render(
     if total["gpu_hours"] is not None:
         parts += [_hours_table(plan, total, begun)]
         parts += _on_the_clock(plan, total, machines.gpus, begun)
+        parts += _advice(plan)
         parts += [*_engines(plan, begun), *map(escape, _basis(plan))]
     parts += why
     if reasons is None:
@@ -374,6 +378,19 @@ def _on_the_clock(plan: Plan, total: Mapping[str, Any], gpus: int, begun: bool) 
         lines.append(f"{waiting} {long_time(chain)}.")
     on = f"On {counted(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
     return [*lines, f"[bold]{on}: {long_time(hours)}.[/]"]
+
+
+def _advice(plan: Plan) -> list[str]:
+    """A limit of GPU-hours that the high estimate fits in, and setups that gain by sharing GPUs."""
+    lines = []
+    hours = sufficient_hours(plan)
+    if hours is not None:
+        lines.append(f"`trb submit --max-gpu-hours {hours:g}` has room for the high estimate.")
+    for name, gain in packing_gains(plan).items():
+        if gain > WORTH_PACKING:
+            line = f"Two trials of {escape(name)} on each GPU (runtime.placement.gpus=0.5) would "
+            lines.append(f"{line}take about {100 * gain:.0f} % fewer GPU-hours in training.")
+    return lines
 
 
 def _engines(plan: Plan, left: bool) -> list[str]:

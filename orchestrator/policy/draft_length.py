@@ -4,7 +4,8 @@
 
 - `ModelStore.draft_length` (`engines.common.store`) for the torch engine, on a GPU by the memory of
   a round (`engines.budget.longest_round`);
-- `_draft_length` of `engines.sglang.blending`, by `engines.catalog.LONGEST_ROUND`, 16.
+- `_draft_length` of `engines.sglang.blending`, by `engines.catalog.LONGEST_ROUND`, 16. The memory of
+  a round then limits the requests that run at once (`engines.budget.fitting_round`).
 
 Both pass the behavior's `acceptance_guess` (`policy.spec`), the teacher's parameters ÷ the
 student's as the ratio of costs, and the rows that are decoded at once. `runtime.draft_length` takes

@@ -191,14 +191,14 @@ def columns_of_step(
 # did the work.
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
 EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
-# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is the time of the teacher's
-# scoring that the grading beside it does not hide. It is next to nothing after a blended rollout,
-# which the teacher scored while decoding, and no key of a step that the teacher does not score.
+# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is next to nothing after a
+# blended rollout, which the teacher scored while decoding, and no key of a step that the teacher does
+# not score. REWARD is the time of grading that scoring and learning beside it do not hide.
 ROLLOUT, SCORE, REWARD, LEARN = "rollout", "score", "reward", "learn"
 STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     ROLLOUT: "seconds of a rollout",
     SCORE: "seconds of the teacher's scoring",
-    REWARD: "seconds of the grader",
+    REWARD: "seconds of waiting for the grader",
     LEARN: "seconds of an update",
 }
 # On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all

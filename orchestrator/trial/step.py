@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,21 +13,21 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
-from orchestrator.engines.budget import Situation
+from orchestrator.engines.budget import Situation, scores_beside
 from orchestrator.engines.device import PeakWatch, granted
 from orchestrator.errors import NotFinite
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.experiment.units import sampled_steps
 from orchestrator.grading.grader import Gold, Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Objective, TrustRegion
+from orchestrator.policy.spec import Behavior, Objective, TrustRegion
 from orchestrator.records.columns import BUDGET_GIB, LEARN, PEAK_GIB, REWARD, ROLLOUT, SCORE, TRAIN
 from orchestrator.records.writer import RunWriter
-from orchestrator.rollouts import Request
+from orchestrator.rollouts import Request, Rollouts
 from orchestrator.trial import diagnostics
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 from orchestrator.workers.engines import job_of, lora_of
-from orchestrator.workers.roles import Roles
+from orchestrator.workers.roles import Handle, Roles
 from orchestrator.workers.spec import WorkerSpec
 
 
@@ -71,36 +72,31 @@ class TrainingStep:
         if unit.is_supervised:
             rollouts, sampled = roles.teacher.sample(requests, traced)
         else:
+            behavior = behavior_at(unit.method, unit.knobs, step)
+            scored = self.scores_beside(step, behavior)
+            if scored:
+                self.start(step, teacher=roles.teacher)
+                clock.skip()
             roles.refresh(step)
             rollouts, sampled = roles.rollout.sample(
                 requests,
-                behavior_at(unit.method, unit.knobs, step),
+                behavior,
                 response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
                 traced,
+                scored,
             )
         digest = sampled.get()
         clock.lap(ROLLOUT)
-        # Blended rollouts bring their scores; the supervised stage and a loss without a teacher need
-        # none. A teacher in its own process scores while this process grades, so `score` is the
-        # time that grading does not hide.
-        goal = self.objective(step)
-        scores = None
-        scored = None
-        if digest.scores is None and goal.needs_teacher:
-            self.start(step, teacher=roles.teacher)
-            clock.skip()
-            scores, scored = roles.teacher.score(rollouts)
-        if digest.scores is not None or scored is not None:
-            clock.lap(SCORE)
-        texts, rewards = self.rewards(requests, digest, prompts)
+        # No objective uses rewards, so grading takes place beside scoring and learning: REWARD is
+        # the time that these do not hide.
+        with ThreadPoolExecutor(1, thread_name_prefix="grading") as beside:
+            grading = beside.submit(self.rewards, requests, digest, prompts)
+            if not self.spec.runtime.grade_beside:
+                grading.result()
+                clock.lap(REWARD)
+            judged, learned = self.learn(step, rollouts, digest, clock)
+            texts, rewards = grading.result()
         clock.lap(REWARD)
-        judged = digest.scores
-        if scored is not None:
-            judged = scored.get()
-            clock.lap(SCORE)
-        learned = roles.learner.step(rollouts, scores, goal, step).get()
-        _check_finite(learned)
-        clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)
         if digest.traces:
             golds = {index: prompt.problem.gold for index, prompt in prompts}
@@ -109,6 +105,34 @@ class TrainingStep:
         self.run.append_timing(
             {"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)}
         )
+
+    def scores_beside(self, step: int, behavior: Behavior) -> bool:
+        """Whether the teacher scores rollouts while others are sampled."""
+        asked = scores_beside(self.spec.setup, self.spec.runtime, self.spec.unit.placement)
+        return asked and self.objective(step).needs_teacher and not behavior.needs_teacher
+
+    def learn(
+        self, step: int, rollouts: Handle[Rollouts], digest: RolloutDigest, clock: Clock
+    ) -> tuple[ScoresDigest | None, dict[str, float]]:
+        """Score the rollouts and update the student; returns both digests.
+
+        Blended rollouts bring their scores, and so do those that were scored beside sampling. The
+        supervised stage and a loss without a teacher need none.
+        """
+        goal = self.objective(step)
+        scores = None
+        judged = digest.scores
+        if judged is None and goal.needs_teacher:
+            self.start(step, teacher=self.roles.teacher)
+            clock.skip()
+            scores, scored = self.roles.teacher.score(rollouts)
+            judged = scored.get()
+        if judged is not None:
+            clock.lap(SCORE)
+        learned = self.roles.learner.step(rollouts, scores, goal, step).get()
+        _check_finite(learned)
+        clock.lap(LEARN)
+        return judged, learned
 
     def memory(self, step: int, clock: Clock) -> dict[str, dict[str, float]]:
         """GiB of the GPU at each phase's peak, beside its budget; empty without a watched GPU."""

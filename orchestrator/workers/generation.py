@@ -6,6 +6,7 @@ Their calls are pure in (weights, requests, behavior): a lost call may be repeat
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from orchestrator.config import Setup
 from orchestrator.engines.interface import Limits, Sampler, Scorer, WeightsRef
@@ -50,11 +51,13 @@ class RolloutWorker:
         behavior: Behavior,
         max_tokens: int | None = None,
         traced: int = 0,
+        scored: bool = False,
     ) -> tuple[Rollouts, RolloutDigest]:
         """One response to each request, of at most `max_tokens` or the setup's limit.
 
-        Teacher scores are included if the behavior needed the teacher. The digest has the first
-        `traced` responses token by token.
+        Teacher scores are included if the behavior needed the teacher, and if the rollouts shall be
+        `scored`: the teacher of this process then scores each part while a sampler in another
+        process goes on with the rest. The digest has the first `traced` responses token by token.
         """
         sampler = self._sampler_for(behavior)
         if self._weights is not None and self._loaded is not self._weights:
@@ -64,9 +67,16 @@ class RolloutWorker:
         limits = Limits(longest, support_size(self._spec.setup))
         parts: list[Rollouts] = []
         for each, some in by_behavior(requests, behavior).items():
-            parts.extend(sampler.sample(some, each, limits))
+            for part in sampler.sample(some, each, limits):
+                if scored and part.teacher is None:
+                    part = replace(part, teacher=self._scorer.score(part))
+                parts.append(part)
         rollouts = in_order(concatenate(parts), requests)
         return rollouts, digest_rollouts(rollouts, traced)
+
+    @functools.cached_property
+    def _scorer(self) -> Scorer:
+        return self._engines.scorer()
 
     def _sampler_for(self, behavior: Behavior) -> Sampler:
         """The sampler on the engine for a behavior; releases the one on another engine."""

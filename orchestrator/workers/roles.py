@@ -77,9 +77,10 @@ class Rollout:
         behavior: Behavior,
         max_tokens: int | None = None,
         traced: int = 0,
+        scored: bool = False,
     ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
         return self.transport.call_for_two(
-            "rollout", RolloutWorker.sample, requests, behavior, max_tokens, traced
+            "rollout", RolloutWorker.sample, requests, behavior, max_tokens, traced, scored
         )
 
 

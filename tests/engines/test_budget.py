@@ -6,14 +6,16 @@ from typing import get_args
 
 import pytest
 
-from orchestrator.config import Placement, Runtime, Setup
+from orchestrator.config import Placement, RoleGpus, Runtime, Setup
 from orchestrator.engines.budget import (
     OTHERS,
     Situation,
     TooSmall,
     blending_requests,
     budget,
+    fitting_round,
     longest_round,
+    scores_beside,
     slots_of,
 )
 from orchestrator.engines.memory import Gpus
@@ -72,15 +74,47 @@ def test_an_evaluator_has_the_gpu_for_itself() -> None:
 
 def test_a_blending_engine_has_both_models_and_no_graphs() -> None:
     found = budget(setup(SGLANG), DERIVED, H100, "blending")
-    assert found.requests == blending_requests(setup()) == 2**28 // (16 * V) == 110
+    assert found.requests == blending_requests(setup()) == 256
     assert found.parts["weights"] == pytest.approx(W_S + W_Q)
     assert "graphs" not in found.parts
     assert "teacher" not in found.parts
-    # The student's distributions of a longest round, and 64 bytes of each value of the 13 rows that
-    # are judged at once.
-    most = 110 * 16 * V * 4 + 2**25 * 64 + 110 * V * 18 + 2 * 3 * 8 * 110 * 7168
+    # The student's distributions of a largest round, and 64 bytes of each value of the rows that are
+    # judged at once.
+    most = 2**28 * 4 + 2**25 * 64 + 256 * V * 18 + 2 * 3 * 8 * 256 * 7168
     assert found.parts["round"] == pytest.approx(most / GIB)
     assert found.parts["KV cache"] == pytest.approx(found.kv_tokens * (KV_S + KV_Q) / GIB)
+
+
+def test_short_rounds_have_more_requests_than_long_ones() -> None:
+    assert {drafted: fitting_round(V, drafted) for drafted in (4, 6, 8, 16)} == {
+        4: 441,
+        6: 294,
+        8: 220,
+        16: 110,
+    }
+    assert fitting_round(V, 256) == 6
+    assert fitting_round(2**30, 5) == 1
+
+
+def test_a_few_requests_take_the_memory_of_their_longest_rounds_alone() -> None:
+    found = budget(setup(SGLANG), Runtime(rollout_batch=8), H100, "blending")
+    values = 8 * 16 * V
+    most = values * 4 + values * 64 + 8 * V * 18 + 2 * 3 * 8 * 8 * 7168
+    assert found.parts["round"] == pytest.approx(most / GIB)
+
+
+def test_a_teacher_that_scores_beside_the_sampler_takes_room_from_the_cache() -> None:
+    beside = Runtime(score_beside=True)
+    alone, both = (budget(setup(SGLANG), r, H100, "decoding") for r in (DERIVED, beside))
+    scoring = budget(setup(SGLANG), DERIVED, H100, "scoring")
+    assert both.parts["scoring"] == scoring.parts["head"] + scoring.parts["activations"]
+    lost = (alone.kv_tokens - both.kv_tokens) * KV_S / GIB
+    assert lost == pytest.approx(both.parts["scoring"], abs=1e-3)
+    assert both.own_gib == pytest.approx(alone.own_gib - both.parts["scoring"], abs=1e-3)
+    for other in (setup(TORCH), setup(SGLANG, "engine.trainer=verl")):
+        assert "scoring" not in budget(other, beside, H100, "decoding").parts
+    assert "scoring" not in budget(setup(SGLANG), beside, H100, "evaluating").parts
+    assert not scores_beside(setup(SGLANG), beside, Placement("split", 3, RoleGpus()))
 
 
 def test_a_pool_is_no_larger_than_its_requests_can_use() -> None:
@@ -236,7 +270,8 @@ def test_a_learner_stays_where_everything_fits_side_by_side(
         # State and gradient, and what one pass takes beside them, in the same process.
         assert engine.parts["trainer"] == pytest.approx(state + own)
         context = 2048 + (32 if each == "blending" else 0)
-        assert engine.kv_tokens >= engine.requests / 2 * context
+        requests = 110 if each == "blending" else engine.requests
+        assert engine.kv_tokens >= requests / 2 * context
         assert engine.own_gib < H100 - engine.parts["trainer"]
 
 

@@ -26,7 +26,7 @@ from orchestrator.planning.costs import OTHER, PASSING, PHASES, SUPERVISED, Setu
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.ranges import SCENARIOS
-from orchestrator.planning.rates import GPUS, PASSING_S, RATES
+from orchestrator.planning.rates import GPUS
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 from orchestrator.records.writer import RunWriter
@@ -93,9 +93,10 @@ def test_the_planned_seconds_of_a_row_are_those_of_its_work_by_hand() -> None:
     costs = SetupCosts(loaded[0].setups[NAME], loaded[0].runtime, "sglang")
     student = costs.student
     moved = 64 * student.kv_bytes * (2000 * 256 + 256**2 / 2) + 256 * student.weight_bytes
-    for key, reached in ((PLAIN, 0.55), (EVALUATE, 0.78)):
+    sampled = 64 * 256 * 151_936 * 128  # bytes that the sampler moves
+    for key, reached, more in ((PLAIN, 0.55, sampled), (EVALUATE, 0.78, 0)):
         seconds = made_up(loaded, key, 1.0).planned_seconds(costs)
-        assert seconds == pytest.approx(moved / (reached * 3.35e12))
+        assert seconds == pytest.approx((moved / reached + more / 0.75) / 3.35e12)
     learned = costs.phase_seconds(LEARN, StepWork(PLAIN), 1, Lengths(256, 0, 256, 2000), "mid")
     assert made_up(loaded, LEARN, 1.0).planned_seconds(costs) == pytest.approx(64 * learned)
 
@@ -127,10 +128,11 @@ def test_each_phase_costs_what_was_measured_and_lengths_stay_uncertain(tmp_path:
 def test_passing_on_is_a_part_of_what_keeps_a_trials_gpu_waiting(tmp_path: Path) -> None:
     loaded = paper()
     calibrate(tmp_path, made_up(loaded, PASSING, 0.5), made_up(loaded, PASSING, 0.75))
-    other, step_s = costs_of(loaded, tmp_path).step(PLAIN)[OTHER], RATES["sglang"].step_s
+    other, assumed = costs_of(loaded, tmp_path).step(PLAIN)[OTHER], make_plan(*loaded).costs[NAME]
+    passing, whole = assumed.passing, assumed.step(PLAIN)[OTHER]
     for scenario, factor in zip(SCENARIOS, (0.5, 0.625, 0.75), strict=True):
-        rest = step_s.at(scenario) - PASSING_S.at(scenario)
-        assert other.at(scenario) == pytest.approx(rest + factor * PASSING_S.mid)
+        rest = whole.at(scenario) - passing.at(scenario)
+        assert other.at(scenario) == pytest.approx(rest + factor * passing.mid)
 
 
 def test_finished_runs_say_more_than_a_calibration(tmp_path: Path) -> None:

@@ -6,36 +6,39 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.config import Placement, Runtime
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import decoder
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning import as_json, evaluation_cost
-from orchestrator.planning.costs import SetupCosts
+from orchestrator.planning.costs import GRADE, SetupCosts
+from orchestrator.planning.design import Design
 from orchestrator.planning.lengths import LAWS, LengthLaw, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
 from orchestrator.planning.rates import GPUS, LEARNING, RATES, SCORING, Gpu, gpu_of
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import PROMPT, by_hand
-from tests.planning.plans import PAPER, planned
+from tests.planning.plans import EXPERIMENTS, PAPER, planned, shown
 
 BANDWIDTH, PEAK = 3.35e12, 990e12  # of an H100
 KV = {"0.6b": 112 * 1024, "1.7b": 112 * 1024, "4b": 144 * 1024, "8b": 144 * 1024}  # bytes a token
 STUDENTS = {"qwen3-1.7b": 1_720_574_976, "qwen3-0.6b": 596_049_920}  # parameters
 TEACHERS = {"qwen3-1.7b": 8_190_735_360, "qwen3-0.6b": 4_022_468_096}
 # GPU-hours on H100s of the paper's sweep with SGLang, one GPU for each trial: low, middle, high.
+# Published figures, with the statistics of sampler, scorer and verdict, and rounds without graphs.
 SWEEP = {
-    "rollout": (272, 639, 1751),
-    "score": (57, 94, 191),
+    "rollout": (365, 852, 1994),
+    "score": (64, 115, 215),
     "learn": (74, 157, 447),
-    "other": (59, 99, 199),
+    "other": (45, 77, 128),
 }
 FULL, ADAPTIVE, TOTAL = (5950, 13440, 31310), (630, 2140, 6870), (1100, 3100, 9500)
 # Checkpoints of a family → share of the generations, where they differ much and hardly at all; 9.7
@@ -44,6 +47,8 @@ RACES = {
     1: (1.0, 1.0), 2: (0.52, 0.56), 3: (0.38, 0.43), 10: (0.28, 0.33), 20: (0.28, 0.37),
     60: (0.14, 0.25), 120: (0.10, 0.21), 180: (0.08, 0.19), 300: (0.07, 0.18),
 }  # fmt: skip
+BEFORE = Design()
+ALL = Design(**{field.name: True for field in fields(Design)})
 DAYS_ON_8 = (6, 16, 49)
 NOT_INSTALLED = (
     "engine.sampler: 'sglang': expected torch, or `make setup-engines` first "
@@ -154,8 +159,8 @@ def test_the_high_estimate_is_that_of_the_slower_engine(engine: str) -> None:
     rates = RATES[engine]
     for share in (rates.decoding, rates.evaluating, SCORING, LEARNING):
         assert 1 >= share.low >= share.mid >= share.high > 0
-    costs = (rates.launch_ms, rates.head_passes, rates.teacher_passes, rates.step_s, rates.start_s)
-    for cost in costs:
+    launches = (rates.launch_ms, rates.blended_launch_ms)
+    for cost in (*launches, rates.head_passes, rates.teacher_passes, rates.start_s):
         assert 0 <= cost.low <= cost.mid <= cost.high
 
 
@@ -178,18 +183,143 @@ def test_decoding_is_bound_by_reading_the_caches(setup: str, scenario: Scenario)
     room = 79.1 * 2**30 - weights - 2 * TEACHERS[setup] - 6 * 2**30
     rows = min(256, int(room / (112 * 1024 * context)))
     eta = {"low": 0.6, "mid": 0.55, "high": 0.5}[scenario]
-    expected = eta * BANDWIDTH / (112 * 1024 * context + weights / rows)
+    bytes_of_token = (112 * 1024 * context + weights / rows) / eta
+    # The sampler's own passes over the vocabulary, 128 bytes a value.
+    bytes_of_token += 151_936 * 128 / {"low": 0.85, "mid": 0.75, "high": 0.6}[scenario]
+    expected = BANDWIDTH / bytes_of_token
     assert made.rollout_rate(PLAIN).at(scenario) == pytest.approx(expected, rel=0.01)
     assert made.rollout_rate(BLENDED).at(scenario) < expected
 
 
-def test_scoring_and_learning_are_arithmetic() -> None:
+def test_scoring_is_arithmetic_and_statistics_and_learning_is_arithmetic() -> None:
     made = costs_of("qwen3-0.6b")
     tokens = 256 * (150 + by_hand(1600, 0.18, 7168).tokens)
     step = made.step(PLAIN)
-    assert step["score"].high == pytest.approx(2 * 4_022_468_096 * tokens / (0.30 * PEAK), rel=1e-3)
+    scored = 2 * 4_022_468_096 * tokens / (0.30 * PEAK)
+    # Statistics over the vocabulary, 114 bytes a value: the teacher's normaliser, entropy and top k.
+    scored += (tokens - 256 * 150) * 151_936 * 114 / (0.60 * BANDWIDTH)
+    assert step["score"].high == pytest.approx(scored, rel=1e-3)
     assert step["learn"].high == pytest.approx(6 * 596_049_920 * tokens / (0.11 * PEAK), rel=1e-3)
     assert made.step(BLENDED)["score"] == Range.exactly(0.0)
+
+
+# --- one step, part by part ---
+
+
+def small(placement: Placement | None = None, designed: Design | None = None) -> SetupCosts:
+    """Costs of the small sweep: 256 responses of at most 1,024 tokens, Qwen3-0.6B and 4B."""
+    experiment = load_experiment(EXPERIMENTS / "paper-small.yaml")
+    runtime = replace(experiment.runtime, placement=placement or Placement(gpus=1))
+    return SetupCosts(experiment.setups["qwen3-0.6b"], runtime, "sglang", designed=designed)
+
+
+@pytest.mark.parametrize("setup", ["qwen3-1.7b", "qwen3-0.6b"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("rows", [16, 64, 110])
+def test_blending_is_never_planned_faster_than_decoding(
+    setup: str, scenario: Scenario, rows: int
+) -> None:
+    """At equal rows, also where CUDA graphs would hide the launches of a blended round."""
+    for designed in (BEFORE, None, ALL):
+        made = costs_of(setup)
+        made = replace(made, runtime=Runtime(rollout_batch=rows), designed=designed)
+        blended, plain = (made.rollout_rate(kind).at(scenario) for kind in (BLENDED, PLAIN))
+        assert blended < plain
+
+
+@pytest.mark.parametrize("rows", [8, 32, 110])
+def test_a_blended_round_waits_for_the_launches_of_its_passes(rows: int) -> None:
+    """γ = 5 student passes and one of a teacher with 36 layers, 4 tokens a round."""
+    made = small(designed=BEFORE)
+    made = replace(made, runtime=replace(made.runtime, rollout_batch=rows))
+    bound = rows * 4 / (5 * 6.5e-3 + 6.5e-3 * 36 / 28)
+    assert bound / 2 < made.rollout_rate(BLENDED).mid < bound
+
+
+def test_a_blended_round_has_the_rows_of_its_own_drafts() -> None:
+    """256 instead of 110 rows read weights, and wait for launches, less often."""
+    of_all = small().step(BLENDED)[ROLLOUT].mid
+    assert of_all < small(designed=BEFORE).step(BLENDED)[ROLLOUT].mid
+    assert small(designed=BEFORE)._rows_of_round("mid") == 110
+    assert small()._rows_of_round("mid") > 256
+
+
+def test_grading_costs_the_time_that_nothing_hides() -> None:
+    before, now = small(designed=BEFORE), small()
+    for kind in (PLAIN, BLENDED):
+        assert before.step_parts(kind)[GRADE].mid == pytest.approx(2.56)
+        for scenario in SCENARIOS:
+            parts = now.step_parts(kind)
+            beside = parts[SCORE].at(scenario) + parts[LEARN].at(scenario)
+            left = before.step_parts(kind)[GRADE].at(scenario) - beside
+            assert parts[GRADE].at(scenario) == pytest.approx(max(0.0, left))
+    # Few responses of a slow grader: 0.9 s of scoring and learning hide a part.
+    training = replace(now.setup.training, max_response_tokens=16)
+    short = replace(now, setup=replace(now.setup, training=training)).step_parts(PLAIN)
+    assert 0 < short[GRADE].mid < 2.56
+
+
+def test_a_switch_changes_the_planned_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = small()
+    off = replace(made, runtime=replace(made.runtime, grade_beside=False))
+    assert off.step_parts(PLAIN)[GRADE].mid > made.step_parts(PLAIN)[GRADE].mid == 0
+
+
+@pytest.mark.parametrize("part", [field.name for field in fields(Design)])
+def test_each_part_of_the_design_saves_time(part: str) -> None:
+    on = small(designed=replace(BEFORE, **{part: True}))
+    totals = []
+    for made in (on, small(designed=BEFORE)):
+        both = [Range.total(made.step(kind).values()).mid for kind in (PLAIN, BLENDED)]
+        totals.append(sum(both))
+    assert totals[0] < totals[1]
+
+
+def test_the_document_has_the_seconds_of_a_step_before_and_now() -> None:
+    made = as_json.to_json(planned(name="paper-small"))
+    steps = made["step_seconds"]["qwen3-0.6b"]
+    assert set(steps) == {"now", "before"}
+    names = ["rollout", "score", "learn", "weights", "state", "grade", "data", "total"]
+    for step in ("vanilla", "blended"):
+        for of in steps.values():
+            assert list(of[step]) == names
+            parts = sum(of[step][name]["mid"] for name in names[:-1])
+            assert of[step]["total"]["mid"] == pytest.approx(parts, abs=0.01)
+        assert steps["now"][step]["total"]["mid"] < steps["before"][step]["total"]["mid"]
+    # Two desk checks of the former design have 26 to 30.5 s, and 38 to 42.
+    assert 26 < steps["before"]["vanilla"]["total"]["mid"] < 30.5
+    assert 38 < steps["before"]["blended"]["total"]["mid"] < 42
+    assert as_json.to_json(planned(name="quickstart"))["step_seconds"] == {}
+
+
+# --- advice ---
+
+
+def test_a_limit_of_gpu_hours_has_room_for_the_high_estimate() -> None:
+    made = planned(name="paper-small")
+    high = as_json.totals(made)["gpu_hours"]["total"]["high"]
+    limit = as_json.to_json(made)["max_gpu_hours"]
+    assert high <= limit < 1.1 * high
+    assert f"trb submit --max-gpu-hours {limit:g}` has room" in shown(made)
+    assert "--max-gpu-hours" not in shown(planned(name="quickstart"))
+
+
+def test_two_trials_on_a_gpu_are_recommended_for_what_they_gain() -> None:
+    """The host's work of one trial hides behind the GPU's work of the other."""
+    serial = planned("runtime.grade_beside=false", name="paper-small")
+    now = planned(name="paper-small")
+    gains = [as_json.to_json(made)["packing_gains"]["qwen3-0.6b"] for made in (serial, now)]
+    assert gains[0] > 0.1 > gains[1] > 0
+    told = "Two trials of qwen3-0.6b on each GPU (runtime.placement.gpus=0.5) would take about"
+    assert f"{told} {100 * gains[0]:.0f} % fewer GPU-hours" in shown(serial)
+    assert told not in shown(now), "a few per cent are not worth the memory"
+
+
+def test_two_trials_are_not_recommended_where_they_do_not_fit() -> None:
+    tight = planned("runtime.grade_beside=false", name="paper-small", gpu=GPUS["L40S"])
+    assert as_json.to_json(tight)["packing_gains"] == {}
+    shared = planned("runtime.placement.gpus=0.5", name="paper-small")
+    assert as_json.to_json(shared)["packing_gains"] == {}
 
 
 def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> None:
@@ -353,7 +483,15 @@ def test_the_plan_of_an_engine_that_is_not_installed_is_json(
     code, out, _ = run(capsys, "plan", str(PAPER), "--json", "--runs", str(tmp_path))
     document = json.loads(out)
     assert code == 0
-    assert set(document) == {"units", "totals", "assumptions", "clock"}
+    assert set(document) == {
+        "units",
+        "totals",
+        "step_seconds",
+        "packing_gains",
+        "max_gpu_hours",
+        "assumptions",
+        "clock",
+    }
     assert document["totals"]["chosen_gpu_hours"]["high"] < 40_000
     assert document["clock"]["gpu"] == "H100-80GB"
     names = [each["name"] for each in document["assumptions"]]

@@ -35,7 +35,7 @@ def costs(placement: Placement, setup: str = "qwen3-1.7b") -> SetupCosts:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_decoding_on_two_gpus_is_half_the_reading_and_all_the_waiting(scenario: Scenario) -> None:
     """A step of 256 responses: weights and caches over twice the bandwidth, then 2 × 28 all-reduces
-    a decode step.
+    a decode step, and the sampler on each of the two.
     """
     made = costs(Placement(gpus=2))
     lengths = made.training_lengths(scenario)
@@ -44,6 +44,8 @@ def test_decoding_on_two_gpus_is_half_the_reading_and_all_the_waiting(scenario: 
     eta = {"low": 0.6, "mid": 0.55, "high": 0.5}[scenario]
     all_reduce = {"low": 10e-6, "mid": 20e-6, "high": 40e-6}[scenario]
     expected = reads / (2 * eta * 3.35e12) + steps * 2 * 28 * all_reduce
+    moved = {"low": 0.85, "mid": 0.75, "high": 0.6}[scenario] * 3.35e12
+    expected += 256 * steps * 151_936 * 128 / moved
     assert made.step(PLAIN)[ROLLOUT].at(scenario) == pytest.approx(expected, rel=1e-9)
 
 
@@ -58,10 +60,11 @@ def test_scoring_and_learning_keep_a_part_of_their_speed() -> None:
 def test_roles_apart_take_the_time_of_their_own_gpus() -> None:
     one, two = (costs(Placement(gpus=count)).step(PLAIN) for count in (1, 2))
     apart = costs(SPLIT)
+    two_blended = costs(Placement(gpus=2)).step(BLENDED)[ROLLOUT].mid
     assert apart.step(PLAIN)[SCORE] == one[SCORE]
     assert apart.step(PLAIN)[LEARN] == one[LEARN]
     assert apart.step(PLAIN)[ROLLOUT].mid <= two[ROLLOUT].mid, "no teacher lies beside the caches"
-    assert apart.step(BLENDED)[ROLLOUT] == costs(Placement(gpus=2)).step(BLENDED)[ROLLOUT]
+    assert apart.step(BLENDED)[ROLLOUT].mid <= two_blended, "and no second process"
     answering = costs(Placement("split", 4, RoleGpus(1, 2, 1))).step(SUPERVISED)[ROLLOUT]
     assert answering.mid < apart.step(SUPERVISED)[ROLLOUT].mid, (
         "the teacher answers on its own GPUs"

@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -14,9 +15,11 @@ from orchestrator.engines.budget import (
     Situation,
     TooSmall,
     budget,
+    fitting_round,
     longest_round,
     slots_of,
 )
+from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.memory import decoder
 from orchestrator.planning.rates import GPUS
 from orchestrator.policy import trust_region
@@ -24,6 +27,8 @@ from orchestrator.policy.spec import Student, TrustRegion
 from tests.rehearsal import roles
 from tests.rehearsal.roles import Measured
 
+# γ of blended rounds: 4 is that of wide trust regions, 6 the largest one of 256 requests.
+ROUNDS = (4, 6, LONGEST_ROUND)
 SMALLEST_BUDGET = 1e-3  # ε₀ of the paper's smallest trust region
 RUNTIME = Runtime()
 SHORT = 1024  # tokens of responses at which a learner may stay on its GPU
@@ -86,7 +91,9 @@ def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
     yield _case(name, on_torch, card, "torch, alone", "decoding", _decoding)
     yield _case(name, on_torch, card, "torch, blending", "blending", _blending)
     yield _case(name, on_sglang, card, "SGLang's sampler", "evaluating", _sampler)
-    yield _case(name, on_sglang, card, "SGLang, blending", "blending", _judging)
+    for drafted in ROUNDS:
+        judging = functools.partial(_judging, drafted)
+        yield _case(name, on_sglang, card, f"SGLang, γ = {drafted}", "blending", judging)
 
 
 Role = Callable[[Setup, Budget], tuple[str, float, Measured]]  # size in words, GiB granted, figures
@@ -191,7 +198,7 @@ def _sampler(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
     )
 
 
-def _judging(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
-    drafted = roles.LONGEST_ROUND
-    measured = roles.judging(setup, granted.requests, drafted, TrustRegion(SMALLEST_BUDGET))
-    return f"{granted.requests} rows, γ {drafted}", granted.parts["round"], measured
+def _judging(drafted: int, setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+    rows = min(granted.requests, fitting_round(setup.vocabulary.size, drafted))
+    measured = roles.judging(setup, rows, drafted, TrustRegion(SMALLEST_BUDGET))
+    return f"{rows} rows", granted.parts["round"], measured

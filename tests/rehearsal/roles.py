@@ -20,7 +20,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Model, Setup
 from orchestrator.engines.budget import LOGIT_BYTES
-from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.passes import Passes
@@ -42,7 +41,6 @@ from tests.rehearsal.ledger import DEVICE, Ledger
 GIB = 2**30
 TFLOP = 1e12
 __all__ = [
-    "LONGEST_ROUND",
     "Measured",
     "decoding",
     "judging",

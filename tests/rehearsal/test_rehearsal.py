@@ -22,7 +22,7 @@ PAIRS = [
     for name in ("qwen3-1.7b", "qwen3-0.6b")
 ]
 # What the host reads of the device, and so waits for: in two micro-batches of learning, in one pass
-# of scoring, in one step or round of decoding. A blended round is judged in nine parts.
+# of scoring, in one step or round of decoding. A blended round is judged in five to nine parts.
 READS = {
     "learning": 5,
     "learning again": 5,
@@ -31,7 +31,9 @@ READS = {
     "torch, alone": 6,
     "torch, blending": 24,
     "SGLang's sampler": 0,
-    "SGLang, blending": 135,
+    "SGLang, γ = 4": 75,
+    "SGLang, γ = 6": 120,
+    "SGLang, γ = 16": 135,
 }
 RECOMPUTED = 8 / 6  # passes with checkpointed layers: two forward, one backward
 
@@ -60,8 +62,10 @@ def test_every_role_fits_into_its_budget(name: str, tmp_path: Path) -> None:
     for row in rows:
         assert row["fits"], row
         assert not row["refusal"], row
-        # A budget that grants far more than is held would leave memory to nobody.
-        assert row["measured_gib"] > 0.75 * row["granted_gib"], row
+        # A budget that grants far more than is held would leave memory to nobody. That of a blended
+        # round is the same for every γ.
+        least = 0.7 if row["role"] == "SGLang, γ = 4" else 0.75
+        assert row["measured_gib"] > least * row["granted_gib"], row
         assert sum(row["reads"].values()) == READS[row["role"]], row["reads"]
     # Attention over sequences of 8,192 tokens comes on top of 6ND, the more the smaller the model
     # is.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,15 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import NotFinite
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
+from orchestrator.grading.grader import Grade
 from orchestrator.liveness import pulse
 from orchestrator.models.embedded import build, make_tokenizer
 from orchestrator.models.identity import model_identity
 from orchestrator.records.columns import columns_of_step
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
+from orchestrator.trial import step as step_module
+from orchestrator.trial import training_loop
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker
 from orchestrator.workers.learner import LearnerWorker
@@ -235,6 +239,146 @@ def attempt(spec: WorkerSpec, runs: Path, transport: Inline) -> RunReader:
         finally:
             transport.close()
     return RunReader(runs, spec.unit.id)
+
+
+# --- grading beside scoring and learning ---
+
+WAITS_S = 30.0  # for a thread that a wrong order would keep waiting for ever
+
+
+class Stage:
+    """A grader and a learner of the same trial, who know of each other, and the clock of the step."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.calls: list[str] = []
+        self.learning, self.learned, self.lapped = (threading.Event() for _ in range(3))
+        self.now = 0.0
+        monkeypatch.setattr(training_loop, "shared_grader", lambda _: self)
+
+    def monotonic(self) -> float:
+        """The time; noted once the learner's lap is taken."""
+        now = self.now
+        if self.learned.is_set():
+            self.lapped.set()
+        return now
+
+    def grade_many(self, pairs: Iterable[Any]) -> list[Grade]:
+        """What a test puts in its place, and then right answers alone."""
+        self.calls.append("grade")
+        self.while_grading()
+        return [Grade(True, "1") for _ in pairs]
+
+    def while_grading(self) -> None: ...
+
+
+class Staged(Inline):
+    """Roles that tell the stage when the teacher scores and the student learns."""
+
+    def __init__(self, spec: WorkerSpec, stage: Stage):
+        super().__init__(spec)
+        self._stage = stage
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        if method in (TeacherWorker.score, LearnerWorker.step):
+            self._stage.calls.append(method.__name__)
+        if method is not LearnerWorker.step:
+            return super().call(role, method, *arguments)
+        self._stage.learning.set()
+        answer = super().call(role, method, *arguments)
+        self._stage.now += 3.0
+        self._stage.learned.set()
+        return answer
+
+
+@pytest.mark.parametrize("methods", [VANILLA, {"trust_region": {"epsilon0": [0.05], "K": [2]}}])
+def test_responses_are_graded_while_the_student_learns(
+    methods: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This grader answers only once the student learns, which a serial step would never reach."""
+    stage = Stage(monkeypatch)
+    waited: list[bool] = []
+
+    def until_the_student_learns() -> None:
+        waited.append(stage.learning.wait(WAITS_S))
+        stage.learning.clear()
+
+    monkeypatch.setattr(stage, "while_grading", until_the_student_learns)
+    spec = worker_spec(tmp_path, ROWS, methods=methods)
+    run = attempt(spec, tmp_path / "runs", Staged(spec, stage))
+    assert waited == [True, True]
+    assert {row["reward"] for row in run.rollouts()} == {None, 1.0}
+
+
+def test_the_clock_shows_the_grading_that_nothing_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learning takes three seconds, grading all of these and two more."""
+    stage = Stage(monkeypatch)
+
+    def two_seconds_more() -> None:
+        assert stage.lapped.wait(WAITS_S)
+        stage.now += 2.0
+        stage.learned.clear()
+        stage.lapped.clear()
+
+    monkeypatch.setattr(stage, "while_grading", two_seconds_more)
+    monkeypatch.setattr(step_module, "time", stage)
+    spec = worker_spec(tmp_path, ROWS)
+    run = attempt(spec, tmp_path / "runs", Staged(spec, stage))
+    steps = [row for row in run.timing() if row["phase"] == "train"]
+    assert [(row["learn"], row["reward"]) for row in steps] == [(3.0, 2.0)] * 2
+
+
+def test_rollouts_are_scored_beside_sampling_where_the_runtime_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollout role then brings the scores; the teacher's start is no time of its step."""
+    stage = Stage(monkeypatch)
+    monkeypatch.setattr(step_module, "scores_beside", lambda _, runtime, __: runtime.score_beside)
+    spec = worker_spec(tmp_path, ROWS)
+    runs = []
+    for name, beside in (("beside", True), ("after", False)):
+        spec = replace(spec, runtime=replace(spec.runtime, score_beside=beside))
+        runs.append(attempt(spec, tmp_path / name, Staged(spec, stage)))
+        assert ("score" in stage.calls) != beside
+    found, expected = (run.metrics() for run in runs)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, nan_ok=True)
+    assert [row.get("role") for row in runs[0].timing()][:3] == ["learner", "rollout", "teacher"]
+
+
+def test_grading_beside_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    spec = worker_spec(tmp_path, ROWS)
+    spec = replace(spec, runtime=replace(spec.runtime, grade_beside=False))
+    attempt(spec, tmp_path / "runs", Staged(spec, stage))
+    assert stage.calls == ["grade", "score", "step"] * 2
+
+
+def test_a_grader_that_fails_ends_the_attempt_and_costs_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = worker_spec(tmp_path, ROWS)
+    training = replace(spec.setup.training, checkpoint_every=1)
+    spec = replace(spec, setup=replace(spec.setup, training=training))
+    whole = attempt(spec, tmp_path / "whole", Inline(spec))
+    with monkeypatch.context() as patched:
+        stage = Stage(patched)
+
+        def fail_in_the_second_step() -> None:
+            if len(stage.calls) > 3:
+                raise RuntimeError("the grading worker does not start")
+
+        patched.setattr(stage, "while_grading", fail_in_the_second_step)
+        with pytest.raises(RuntimeError, match="does not start"):
+            attempt(spec, tmp_path / "parts", Staged(spec, stage))
+    again = RunReader(tmp_path / "parts", spec.unit.id)
+    assert [row["step"] for row in again.metrics()] == [0]
+    assert again.committed_checkpoints() == [1]
+    parts = attempt(spec, tmp_path / "parts", Inline(spec))
+    for path in whole.checkpoint_path(2).iterdir():
+        name = str(path.relative_to(whole.path))
+        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from orchestrator.config import EngineName
 from orchestrator.engines import catalog
 from orchestrator.engines.catalog import ENGINES
+from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.policy.spec import Behavior, Fusion, Student, TeacherSequences, TrustRegion
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.engines import Engines
 from orchestrator.workers.generation import RolloutWorker, by_behavior
 from tests import tiny
@@ -150,3 +154,61 @@ def test_a_horizon_cuts_responses_and_changes_no_token(tmp_path: Path) -> None:
         assert bool(cut.truncated_B[row]) == (
             int(whole.lengths_B[row]) > 2 or bool(whole.truncated_B[row])
         )
+
+
+class Beside:
+    """A sampler that hands its responses on two at a time, and a scorer, which note their turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path):
+        self.turns: list[str] = []
+        engine = tiny.torch_engine(folder)
+        self.sampler, self.scorer = engine.sampler(), engine.scorer()
+        sample, score = self.sampler.sample, self.scorer.score
+
+        def in_parts(
+            requests: Sequence[Request], behavior: Behavior, limits: Limits
+        ) -> Iterator[Rollouts]:
+            for start in range(0, len(requests), 2):
+                yield from sample(requests[start : start + 2], behavior, limits)
+                self.turns.append("sampled")
+
+        def noted(rollouts: Rollouts) -> TeacherScores:
+            self.turns.append(f"scored {len(rollouts.requests)}")
+            return score(rollouts)
+
+        monkeypatch.setattr(self.sampler, "sample", in_parts)
+        monkeypatch.setattr(self.scorer, "score", noted)
+        monkeypatch.setattr(Engines, "sampler", lambda *_: self.sampler)
+        monkeypatch.setattr(Engines, "scorer", lambda *_: self.scorer)
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_parts_are_scored_while_others_are_sampled(
+    scored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Beside(monkeypatch, tmp_path)
+    rollout, _ = worker(tmp_path, "torch")
+    requests = tiny.requests(1)
+    rollouts, digest = rollout.sample(requests, Student(), scored=scored)
+    assert rollouts.requests == requests
+    if not scored:
+        assert (rollouts.teacher, digest.scores) == (None, None)
+        assert beside.turns == ["sampled"] * 3
+        return
+    assert beside.turns == ["scored 2", "sampled"] * 3
+    assert digest.scores is not None
+    expected = beside.scorer.score(rollouts)
+    assert rollouts.teacher is not None
+    mask = rollouts.mask_BT
+    for name, value in vars(expected).items():
+        found = getattr(rollouts.teacher, name)[mask]
+        torch.testing.assert_close(found, value[mask], atol=1e-4, rtol=1e-4)
+
+
+def test_blended_rollouts_are_not_scored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Beside(monkeypatch, tmp_path)
+    rollout, _ = worker(tmp_path, "torch")
+    rollout.sample(tiny.requests(1), TrustRegion(0.1), scored=True)
+    assert set(beside.turns) == {"sampled"}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from orchestrator.engines import memory
-from orchestrator.engines.budget import blending_requests
+from orchestrator.engines.budget import blending_requests, fitting_round
 from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.common.record import Record
 from orchestrator.engines.device import granted
@@ -108,6 +108,10 @@ class SglangStudent(SglangSampler):
         at_once = limits.at_once or self._job.runtime.rollout_batch
         running = min(len(requests), process.requests, at_once or len(requests))
         drafted = self._draft_length(behavior, running)
+        # A round's distributions limit its requests.
+        fitting = fitting_round(self._setup.vocabulary.size, drafted)
+        if fitting < running:
+            at_once = fitting
         asks: list[Ask] = []
         for index, request in enumerate(requests):
             order = Order(

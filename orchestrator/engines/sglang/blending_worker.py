@@ -62,7 +62,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from torch import Tensor
 
-from orchestrator.engines.budget import PREFILLED_BY_TWO
+from orchestrator.engines.budget import PREFILLED_BY_TWO, fitting_round
 from orchestrator.engines.sglang.blending_rows import Order
 from orchestrator.engines.sglang.calls import ROWS, Settings
 from orchestrator.engines.sglang.shards import agreed
@@ -237,7 +237,9 @@ class BlendingWorker(BaseSpecWorker):
                 )
         # Drafts beyond the length limit of the shortest request are of use to no request.
         left = max(_order(req).max_tokens - len(req.output_ids) for req in reqs)
-        length = min(self._gamma, left, max(_order(req).drafted for req in reqs))
+        # More drafts than the budget's round has room for would take the caches' memory.
+        most = min(self._gamma, fitting_round(self._student.model_config.vocab_size, len(reqs)))
+        length = min(most, left, max(_order(req).drafted for req in reqs))
         # SGLang reserves slots for γ drafts behind each request before it calls the worker.
         table = batch.req_to_token_pool.req_to_token
         positions = start[:, None] + torch.arange(length, device=batch.device)

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from orchestrator.config import Runtime
+from orchestrator.engines import budget
 from orchestrator.engines.common.record import Kept
 from orchestrator.engines.common.rounds import Round, judge, kept_of
 from orchestrator.engines.interface import Limits, WeightsRef
@@ -88,6 +91,7 @@ class Process:
     """
 
     started: list[Process]
+    calls: list[Generate]
     rows: list[bytes]
     tokens: list[int]
 
@@ -102,6 +106,7 @@ class Process:
         self.weights.append(weights.step)
 
     def generate(self, call: Generate, silence_s: float) -> Iterator[Answer]:
+        self.calls.append(call)
         for ask in call.asks:
             yield Answer(
                 ask.index,
@@ -119,7 +124,7 @@ class Process:
 def student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SglangStudent:
     monkeypatch.setattr(blending, "EngineProcess", Process)
     monkeypatch.setattr(engine, "EngineProcess", Process)
-    Process.started = []
+    Process.started, Process.calls = [], []
     return SglangStudent(job_of(tiny.worker_spec(tmp_path)))
 
 
@@ -151,6 +156,29 @@ def test_what_does_not_belong_to_a_response_is_refused(student: SglangStudent) -
     Process.tokens = Process.tokens[:-1]
     with pytest.raises(RuntimeError, match="records of"):
         list(student.sample(requests, behavior, Limits(len(rows), 4)))
+
+
+@pytest.mark.parametrize(
+    ("drafted", "at_once"),
+    [(1, None), (2, None), (3, 5), (16, 1)],
+)
+def test_longer_rounds_have_fewer_requests(
+    drafted: int,
+    at_once: int | None,
+    student: SglangStudent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round has room for 16 distributions; 6 requests of γ = 2 fit, as many as are asked for."""
+    monkeypatch.setattr(budget, "ROUND_VALUES", 16 * tiny.SIZE)
+    behavior = BLENDED[0]
+    kept, rows = records(behavior, 4)
+    Process.rows, Process.tokens = rows, kept.tokens.tolist()
+    student._job = replace(student._job, runtime=Runtime(draft_length=drafted))
+    list(student.sample(tiny.requests(1), behavior, Limits(len(rows), 4)))
+    [call] = Process.calls
+    assert call.at_once == at_once
+    orders = [ask.draw for ask in call.asks]
+    assert {order.drafted for order in orders if isinstance(order, Order)} == {drafted}
 
 
 @pytest.mark.parametrize(("name", "owner"), [("student", "student"), ("behavior", "teacher")])

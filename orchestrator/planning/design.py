@@ -1,0 +1,114 @@
+"""The parts of a training step that a runtime may switch, and their seconds beside the engines' work.
+
+A `Design` says which of them are on; `Design.of` reads that from a setup and its runtime.
+`Design.before` has all of them off, so that a plan can show a step before and now. The numbers were
+estimated from sources, from data sheets and from counts on pretended GPUs. None was ever measured on
+a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.config import Runtime, Setup
+from orchestrator.engines.budget import scores_beside
+from orchestrator.engines.catalog import ENGINES
+from orchestrator.planning.ranges import NOTHING, Range
+
+# --- work of a step that keeps a GPU waiting ---
+# Weights to the sampler, in seconds a GB of bfloat16: through host memory and a file of shared
+# memory (0.7 + 0.6 + 1 to 1.5 s for 1.2 GB), or from one GPU process to the other.
+WEIGHTS_BY_FILE = Range(1.2, 2.0, 3.0)
+WEIGHTS_BY_GPU = Range(0.03, 0.05, 0.2)
+# The learner's state to page-locked memory and back, in seconds a GB of state: 0.5 to 1.1 s for the
+# 7.2 GB of 0.6 B parameters.
+STATE = Range(0.07, 0.11, 0.2)
+# A serving engine's KV cache given back and taken again: some 56 GiB.
+CACHE_S = Range(0.3, 0.6, 0.9)
+# Grading of a response: 1 to 4 s for 256.
+GRADE_S = Range(0.004, 0.010, 0.016)
+# Digests, logs, texts, the next batch.
+DATA_S = Range(0.5, 1.0, 2.0)
+
+# --- bytes that a value of the vocabulary moves ---
+# Inputs and outputs of all operations were counted. A sum in float64 copies its input first, which
+# moves 16 bytes more, and a top k of 16 reads its input four times.
+# The plain sampler: 40 for mask and normaliser, 40 for the draw, two such copies, top k. One kernel
+# would read the logits, and read them again for the top k (assumption).
+SAMPLED_BYTES, SAMPLED_BYTES_IN_ONE = 128, 12
+# The scorer: 40 for the normaliser, a copy, 42 for entropy and overlap, top k. In fewer passes it
+# would move less than half of that (assumption).
+SCORED_BYTES, SCORED_BYTES_IN_FEW = 114, 50
+# A blended round beside the student's sampling: 40 and a copy for the teacher's normaliser, 304 for
+# the trust region at ε = 0.005, 94 for the records.
+JUDGED_BYTES = 450
+# The share of the bandwidth that such operations reach.
+STATISTICS = Range(0.85, 0.75, 0.60)
+
+# --- shares of a phase's seconds that are left ---
+# Of learning without checkpoints: 6ND of arithmetic instead of 8ND.
+WITHOUT_CHECKPOINTS = Range.exactly(0.75)
+# Of learning with rotary embeddings, SwiGLU and norms as one kernel each (assumption).
+FUSED = Range(0.75, 0.82, 0.90)
+# Of scoring beside sampling: two processes take turns on the GPU, and fill its gaps (assumption).
+BESIDE_SAMPLING = Range(0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Parts of a step that are on.
+
+    - `grade_beside`: grading runs beside scoring and learning.
+    - `rows_by_draft`: a blended round has as many requests as its γ allows.
+    - `graphed_rounds`: CUDA graphs run the student's steps of a blended round.
+    - `weights_on_gpu`: weights reach the sampler without a file.
+    - `one_kernel`: one kernel samples.
+    - `few_passes`: the scorer's statistics take few passes.
+    - `resident`: learner and KV cache stay on the GPU.
+    - `checkpoint_free`: the learner keeps its activations.
+    - `fused`: the learner has fused kernels.
+    - `scores_beside`: finished rollouts are scored while others are decoded.
+    """
+
+    grade_beside: bool = False
+    rows_by_draft: bool = False
+    graphed_rounds: bool = False
+    weights_on_gpu: bool = False
+    one_kernel: bool = False
+    few_passes: bool = False
+    resident: bool = False
+    checkpoint_free: bool = False
+    fused: bool = False
+    scores_beside: bool = False
+
+    @staticmethod
+    def of(setup: Setup, runtime: Runtime) -> Design:
+        """The parts that are on for a setup. A part without a switch is not built, and off."""
+        return Design(
+            grade_beside=runtime.grade_beside,
+            rows_by_draft=True,
+            scores_beside=scores_beside(setup, runtime, runtime.placement),
+            weights_on_gpu=not ENGINES[setup.engine.sampler].pooled,  # one process has both
+        )
+
+    @staticmethod
+    def before(setup: Setup) -> Design:
+        """The design without anything that a runtime switches."""
+        return Design(weights_on_gpu=not ENGINES[setup.engine.sampler].pooled)
+
+    def weights(self, gigabytes: float) -> Range:
+        """Seconds of passing on so many GB of weights."""
+        return (WEIGHTS_BY_GPU if self.weights_on_gpu else WEIGHTS_BY_FILE) * gigabytes
+
+    def moves(self, state_gigabytes: float, pooled: bool) -> Range:
+        """Seconds of moving the learner's state, and the memory of a pooled KV cache."""
+        if self.resident:
+            return NOTHING
+        return STATE * state_gigabytes + (CACHE_S if pooled else NOTHING)
+
+    def learning(self) -> Range:
+        """The share of the learner's seconds that is left."""
+        left = Range.exactly(1.0)
+        if self.checkpoint_free:
+            left = left * WITHOUT_CHECKPOINTS
+        return left * FUSED if self.fused else left
