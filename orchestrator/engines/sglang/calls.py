@@ -7,12 +7,10 @@ from typing import Any, Protocol
 
 from orchestrator.engines.interface import Owner
 
-LOG_PROBS = "log_probs"  # of each token: (log p, log μ)
-SUPPORT = "support"  # of each token: K ids
-ROWS = "rows"  # beside the teacher, of each token: a record of `blending_rows`
+ROWS = "rows"  # of each token: a record of `blending_rows`, as bytes
 RETRACTIONS = "num_retractions"  # of a request
 CACHED = "cached_tokens"  # of a request: its hits in the prefix cache
-KEPT = (LOG_PROBS, SUPPORT, ROWS, RETRACTIONS, CACHED)
+KEPT = (ROWS, RETRACTIONS, CACHED)
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,16 @@ from typing import NoReturn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import Capability, attention_backend
+from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
 from orchestrator.engines.sglang.calls import (
-    LOG_PROBS,
-    SUPPORT,
+    ROWS,
     Answer,
     Ask,
     Draw,
@@ -157,7 +158,7 @@ class SglangSampler:
         return Draw(seed=0, prompt=1, forced=tuple(ids[1:]))
 
     def _student_log_probs(self, answer: Answer) -> list[float]:
-        return [float(pair[0]) for pair in answer.kept[LOG_PROBS]]
+        return unpack(answer.kept[ROWS], plain_row_type(0))["student"].tolist()
 
     # --- calls ---
 
@@ -216,14 +217,17 @@ class SglangSampler:
         lengths: list[int] = []
         truncated: list[bool] = []
         for row, answer in enumerate(answers):
-            self._check(answer, limits)
-            count = len(answer.tokens)
+            records = unpack(answer.kept[ROWS], plain_row_type(limits.support))
+            self._check_tokens(answer, records)
+            if np.isnan(records["student"]).any() or np.isnan(records["behavior"]).any():
+                raise NotFinite(f"the {self._owner}'s logits are not finite")
+            self._check_end(answer, limits)
+            count = len(records)
             tokens[row, :count] = torch.tensor(answer.tokens)
-            pairs = torch.from_numpy(np.stack(answer.kept[LOG_PROBS]))
-            student[row, :count] = pairs[:, 0]
-            behavior[row, :count] = pairs[:, 1]
+            student[row, :count] = torch.from_numpy(records["student"].copy())
+            behavior[row, :count] = torch.from_numpy(records["behavior"].copy())
             if limits.support:
-                support[row, :count] = torch.from_numpy(np.stack(answer.kept[SUPPORT]))
+                support[row, :count] = torch.from_numpy(records["support_ids"].copy())
             answered.append(requests[answer.index])
             lengths.append(count)
             truncated.append(not answer.stopped)
@@ -237,11 +241,13 @@ class SglangSampler:
             support_ids_BTK=support,
         )
 
-    def _check(self, answer: Answer, limits: Limits) -> None:
-        """Raise NotFinite for non-finite logits, and check the end by `_check_end`."""
-        if np.isnan(answer.kept[LOG_PROBS]).any():
-            raise NotFinite(f"the {self._owner}'s logits are not finite")
-        self._check_end(answer, limits)
+    def _check_tokens(self, answer: Answer, records: NDArray[np.void]) -> None:
+        """Raise RuntimeError unless the records are those of the response's tokens."""
+        if records["token"].tolist() != answer.tokens:
+            raise RuntimeError(
+                f"SGLang gave back {len(answer.tokens)} tokens, "
+                f"and records of {len(records)} others"
+            )
 
     def _check_end(self, answer: Answer, limits: Limits) -> None:
         """Raise RuntimeError if a response ends neither with EOS nor at its limit."""

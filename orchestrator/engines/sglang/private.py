@@ -32,7 +32,8 @@ from torch._C._distributed_c10d import Store, TCPStore
 from orchestrator.engines.budget import PREFILLED, SAMPLED_AT_ONCE
 from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
+from orchestrator.engines.sglang.blending_rows import plain_row_type, words_of
+from orchestrator.engines.sglang.calls import ROWS, Drawing, Settings
 from orchestrator.engines.sglang.shards import agreed
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Student, Tempered
@@ -361,23 +362,28 @@ def last_sign(engine: Any) -> float:
 
 
 class Fetched:
-    """A tensor on its way to the host; reading a row waits for the copy."""
+    """Records (B, W) of int32 words on their way to the host, read as the bytes of each row.
 
-    def __init__(self, rows: Tensor):
+    The first row that is read waits for the copy.
+    """
+
+    def __init__(self, words: Tensor):
         self._event = None
-        if rows.is_cuda:
-            self._host = rows.to("cpu", non_blocking=True)
+        if words.is_cuda:
+            self._host = words.to("cpu", non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
         else:
-            self._host = rows
-        self._rows: Any | None = None
+            self._host = words
+        self._rows: list[bytes] | None = None
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int) -> bytes:
         if self._rows is None:
             if self._event is not None:
                 self._event.synchronize()
-            self._rows = self._host.numpy()
+            size = 4 * self._host.shape[1]
+            data = self._host.numpy().tobytes()
+            self._rows = [data[start : start + size] for start in range(0, len(data), size)]
         return self._rows[row]
 
 
@@ -410,29 +416,25 @@ def token_space() -> tuple[TokenSpace, Owner]:
 def draw_tokens(
     logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any = None
 ) -> tuple[Tensor, dict[str, Fetched]]:
-    """The next token (B,) of each request, and its recorded values, from logits (B, V).
+    """The next token (B,) of each request, and its record, from logits (B, V).
 
     `draws` are the fields of `Draw`, `positions` (B,) the positions of the last fed tokens, and
     `shards` the process group of a sharded engine. Only forced tokens wait for the device.
     """
     rows = max(1, SAMPLED_AT_ONCE // logits.shape[1])
-    tokens, log_probs, support = [], [], []
+    tokens, words = [], []
     for start in range(0, len(logits), rows):
         part = slice(start, start + rows)
         drawn = _draw_part(logits[part], draws[part], positions[part], shards)
         tokens.append(drawn[0])
-        log_probs.append(drawn[1])
-        support.append(drawn[2])
-    kept = {LOG_PROBS: Fetched(torch.cat(log_probs))}
-    if draws[0]["support"]:
-        kept[SUPPORT] = Fetched(torch.cat(support))
-    return torch.cat(tokens), kept
+        words.append(drawn[1])
+    return torch.cat(tokens), {ROWS: Fetched(torch.cat(words))}
 
 
 def _draw_part(
     logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (b,), log p and log μ of each (b, 2), and support ids (b, K) of a part of a batch."""
+) -> tuple[Tensor, Tensor]:
+    """Tokens (b,) of a part of a batch, and words (b, W) of their records (`plain_row_type`)."""
     space, owner = token_space()
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
     tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
@@ -448,10 +450,15 @@ def _draw_part(
         for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
             if position < len(draw["forced"]):
                 tokens[row] = draw["forced"][position]
-    student = speculation.log_prob_of(tokens, log_p)
-    behavior = speculation.log_prob_of(tokens, log_mu)
-    support = log_p.topk(draws[0]["support"], dim=-1).indices.int()
-    return tokens, torch.stack([student, behavior], -1).float(), support
+    values = {
+        "token": tokens,
+        "student": speculation.log_prob_of(tokens, log_p),
+        "behavior": speculation.log_prob_of(tokens, log_mu),
+    }
+    support = draws[0]["support"]
+    if support:
+        values["support_ids"] = log_p.topk(support, dim=-1).indices
+    return tokens, words_of(values, plain_row_type(support))
 
 
 def _sampler_class() -> Any:
