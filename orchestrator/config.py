@@ -122,6 +122,13 @@ AttentionName = Annotated[
         flashinfer="FlashInfer's, bfloat16",
     ),
 ]
+SamplerKernel = Annotated[
+    Literal["triton", "torch"],
+    Choices(
+        triton="one pass over the logits by kernels of this program",
+        torch="torch's operations, the reference: about fourteen passes",
+    ),
+]
 TokenizerName = Annotated[
     Literal["characters", "bytes"],
     Choices(characters="the embedded world's characters", bytes="UTF-8 bytes"),
@@ -589,6 +596,10 @@ class Runtime(Section):
     attention_backend: Annotated[
         AttentionName | None,
         "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`.",
+    ] = None
+    sampler_kernel: Annotated[
+        SamplerKernel | None,
+        "Draws from the logits in SGLang; null: triton where one GPU samples, else torch.",
     ] = None
     micro_batch_tokens: Annotated[
         Count | None,

@@ -56,7 +56,9 @@ GRAPH_BYTES = 2**21
 # Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
 LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
-SAMPLER_BYTES = 22  # per such logit: counted
+SAMPLER_BYTES = 22  # per such logit by torch's operations: counted
+KERNEL_BLOCK = 4096  # logits that a program of the sampler's kernel reads
+KERNEL_IDS = 32  # most support ids that the kernel ranks; torch draws with more of them
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
 ROUND_VALUES = 2**28
 JUDGED_AT_ONCE = 2**25  # of these values, judged at once
@@ -242,7 +244,7 @@ def _pool(case: _Case, context: int) -> Budget:
     else:
         parts["graphs"] = graphs_gib(setup, requests)
         parts["prefill"] = prefill_gib(samples[0], PREFILLED)
-        parts["sampler"] = sampler_gib(setup.vocabulary.size, requests)
+        parts["sampler"] = sampler_gib(setup, requests, by_kernel(case.runtime, setup, case.on))
     of_token = sum(model.kv_bytes for model in samples)
     slots = context + (RESERVED_SLOTS if blending else 0)
     # More tokens than all requests can fill would hold memory that nothing uses.
@@ -303,9 +305,23 @@ def prefill_gib(model: Decoder, tokens: int) -> float:
     return tokens * (3 * model.hidden + 3 * model.ffn) * model.value_bytes / GIB
 
 
-def sampler_gib(vocabulary: int, requests: int) -> float:
-    """Temporaries of our sampler in a serving engine; it processes a batch in parts."""
-    return min(SAMPLED_AT_ONCE, requests * vocabulary) * SAMPLER_BYTES / GIB
+def by_kernel(runtime: Runtime, setup: Setup, on: Gpus) -> bool:
+    """Whether the kernel draws in a serving engine on these GPUs; see `draws_by_kernel`."""
+    support = setup.training.top_k if setup.training.objective != "full" else math.inf
+    return runtime.sampler_kernel != "torch" and on.count == 1 and support <= KERNEL_IDS
+
+
+def sampler_gib(setup: Setup, requests: int, kernel: bool) -> float:
+    """Temporaries of our sampler in a serving engine.
+
+    Torch's operations process a batch in parts. The kernel keeps, of each block of logits, three
+    numbers and as many ids as the support has, in 8 bytes each.
+    """
+    vocabulary = setup.vocabulary.size
+    if not kernel:
+        return min(SAMPLED_AT_ONCE, requests * vocabulary) * SAMPLER_BYTES / GIB
+    blocks = math.ceil(vocabulary / KERNEL_BLOCK)
+    return requests * (blocks + 1) * 8 * (3 + setup.training.top_k) / GIB
 
 
 def blended_round_gib(setup: Setup, requests: int) -> float:

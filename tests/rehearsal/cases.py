@@ -26,6 +26,7 @@ from tests.rehearsal.roles import Measured
 
 SMALLEST_BUDGET = 1e-3  # ε₀ of the paper's smallest trust region
 RUNTIME = Runtime()
+BY_TORCH = Runtime(sampler_kernel="torch")
 
 
 @dataclass(frozen=True)
@@ -80,16 +81,27 @@ def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
     yield _case(name, on_torch, card, "torch, alone", "decoding", _decoding)
     yield _case(name, on_torch, card, "torch, blending", "blending", _blending)
     yield _case(name, on_sglang, card, "SGLang's sampler", "evaluating", _sampler)
+    yield _case(
+        name, on_sglang, card, "the same by torch", "evaluating", _sampler_by_torch, BY_TORCH
+    )
     yield _case(name, on_sglang, card, "SGLang, blending", "blending", _judging)
 
 
 Role = Callable[[Setup, Budget], tuple[str, float, Measured]]  # size in words, GiB granted, figures
 
 
-def _case(name: str, setup: Setup, card: str, role: str, situation: Situation, run: Role) -> Case:
+def _case(
+    name: str,
+    setup: Setup,
+    card: str,
+    role: str,
+    situation: Situation,
+    run: Role,
+    runtime: Runtime = RUNTIME,
+) -> Case:
     gib = GPUS[card].gib
     try:
-        granted = budget(setup, RUNTIME, gib, situation)
+        granted = budget(setup, runtime, gib, situation)
     except TooSmall as error:
         return Case(card, name, role, "", gib, refusal=str(error))
     size, granted_gib, measured = run(setup, granted)
@@ -152,13 +164,17 @@ def _blending(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
     return size, _own(granted), roles.decoding(setup, rows, length, behavior, drafted)
 
 
-def _sampler(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+def _sampler(setup: Setup, granted: Budget, kernel: bool = True) -> tuple[str, float, Measured]:
     logits = roles.logits_gib(setup, granted.requests)
     return (
         f"{granted.requests} rows",
         granted.parts["sampler"] + logits,
-        roles.sampler(setup, granted.requests),
+        roles.sampler(setup, granted.requests, kernel),
     )
+
+
+def _sampler_by_torch(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+    return _sampler(setup, granted, kernel=False)
 
 
 def _judging(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:

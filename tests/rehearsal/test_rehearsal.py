@@ -29,6 +29,7 @@ READS = {
     "torch, alone": 6,
     "torch, blending": 24,
     "SGLang's sampler": 0,
+    "the same by torch": 0,
     "SGLang, blending": 135,
 }
 RECOMPUTED = 8 / 6  # passes with checkpointed layers: two forward, one backward

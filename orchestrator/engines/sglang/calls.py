@@ -33,7 +33,8 @@ class Settings:
     `needed_gib` of the GPU must be free before the start; None without a GPU. An engine that
     `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
     per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
-    None leaves them to SGLang. With a `precise_head` logits are made in float32.
+    None leaves them to SGLang. With a `precise_head` logits are made in float32. With the
+    `kernel` Triton draws from them.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Settings:
     shards: int = 1
     attention: str | None = None
     precise_head: bool = True
+    kernel: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,11 @@ from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
-from orchestrator.engines.sglang.attention import Capability, attention_backend
+from orchestrator.engines.sglang.attention import (
+    Capability,
+    attention_backend,
+    draws_by_kernel,
+)
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
 from orchestrator.engines.sglang.calls import (
     ROWS,
@@ -299,6 +303,8 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
     else:
         cache_tokens = budget.kv_tokens
         requests = budget.requests
+    runtime = job.runtime
+    attention = attention_backend(runtime.attention_backend, setup.engine.dtype, capability())
     return Settings(
         model=folder.path,
         dtype=setup.engine.dtype,
@@ -313,10 +319,9 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         requests=requests,
         takes_turns=job.takes_turns,
         shards=job.on.count,
-        attention=attention_backend(
-            job.runtime.attention_backend, setup.engine.dtype, capability()
-        ),
+        attention=attention,
         precise_head=setup.engine.head_dtype == "float32",
+        kernel=draws_by_kernel(runtime.sampler_kernel, attention, capability(), job.on.count),
     )
 
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import Store, TCPStore
 
-from orchestrator.engines.budget import PREFILLED, SAMPLED_AT_ONCE
+from orchestrator.engines.budget import KERNEL_IDS, PREFILLED, SAMPLED_AT_ONCE
 from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.blending_rows import plain_row_type, words_of
@@ -60,6 +60,7 @@ _libraries: list[torch.library.Library] = []  # operators exist as long as their
 _space: list[tuple[TokenSpace, Owner]] = []  # this process's token space, parsed from SPACE
 # Variable for SGLang's processes, in JSON: valid ids, stop ids of student and teacher, owner.
 SPACE = "TRB_SGLANG_SPACE"
+KERNEL = "TRB_SGLANG_KERNEL"  # variable for the same: set to anything, Triton draws
 
 
 # --- processes ---
@@ -133,6 +134,7 @@ def open_engine(settings: Settings) -> Any:
     """Start SGLang's engine in the weights of `settings.model`."""
     space = (settings.valid, settings.student_eos, settings.teacher_eos, settings.owner)
     os.environ[SPACE] = json.dumps(space)
+    os.environ[KERNEL] = "1" if settings.kernel else ""
     # The setup may ask for more than a model's configuration allows; other engines permit it, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
     if settings.shards > 1 and not settings.gpu:
@@ -419,8 +421,11 @@ def draw_tokens(
     """The next token (B,) of each request, and its record, from logits (B, V).
 
     `draws` are the fields of `Draw`, `positions` (B,) the positions of the last fed tokens, and
-    `shards` the process group of a sharded engine. Only forced tokens wait for the device.
+    `shards` the process group of a sharded engine. Only forced tokens wait for the device, and
+    those only where torch draws.
     """
+    if os.environ.get(KERNEL) and draws[0]["support"] <= KERNEL_IDS:
+        return _draw_by_kernel(logits, draws, positions)
     rows = max(1, SAMPLED_AT_ONCE // logits.shape[1])
     tokens, words = [], []
     for start in range(0, len(logits), rows):
@@ -431,6 +436,37 @@ def draw_tokens(
     return torch.cat(tokens), {ROWS: Fetched(torch.cat(words))}
 
 
+def _draw_by_kernel(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor
+) -> tuple[Tensor, dict[str, Fetched]]:
+    """Do the same in Triton, in an engine without shards."""
+    from orchestrator.engines.common import vocabulary_kernels
+
+    space, owner = token_space()
+    forced = None
+    if any(draw["forced"] for draw in draws):
+        ids = [torch.tensor(draw["forced"], dtype=torch.int64) for draw in draws]
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1)
+        forced = padded.to(logits.device, non_blocking=True)
+    tokens, words = vocabulary_kernels.draw(
+        logits,
+        space,
+        owner,
+        draws[0]["tau"],
+        draws[0]["support"],
+        _keys(draws, logits.device),
+        positions,
+        forced,
+    )
+    return tokens, {ROWS: Fetched(words)}
+
+
+def _keys(draws: list[dict[str, Any]], device: torch.device) -> Tensor:
+    """Seed and length of the prompt of each request (B, 2), in one copy to the device."""
+    keys = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws])
+    return keys.to(device, non_blocking=True)
+
+
 def _draw_part(
     logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any
 ) -> tuple[Tensor, Tensor]:
@@ -439,11 +475,10 @@ def _draw_part(
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
     tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
     log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
-    seeds_and_prompts = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws])
-    seeds_and_prompts = seeds_and_prompts.to(logits.device, non_blocking=True)  # in one copy
+    keys = _keys(draws, logits.device)
     # Uniforms belong to positions of the response, so that a retracted request repeats none.
-    responses = positions - seeds_and_prompts[:, 1] + 1
-    tokens = speculation.sample(log_mu, keyed_uniforms(seeds_and_prompts[:, 0], responses))
+    responses = positions - keys[:, 1] + 1
+    tokens = speculation.sample(log_mu, keyed_uniforms(keys[:, 0], responses))
     if shards is not None:
         tokens = agreed(tokens, shards)
     if any(draw["forced"] for draw in draws):
