@@ -111,6 +111,16 @@ def granted(tokens: int) -> Settings:
     )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precise", "asked"),
+    [("bfloat16", True, True), ("bfloat16", False, False), ("float32", True, False)],
+)
+def test_sglang_is_asked_for_logits_in_float32(dtype: str, precise: bool, asked: bool) -> None:
+    """In float32 all of its numbers are."""
+    settings = replace(granted(1), dtype=dtype, precise_head=precise)
+    assert private._arguments(settings)["enable_fp32_lm_head"] == asked
+
+
 class MadeEngine:
     """An engine whose KV cache has so many tokens."""
 
