@@ -25,6 +25,7 @@ from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
 from orchestrator.engines.device import has_driver
 from orchestrator.engines.memory import GIB, Gpus, needs_gpu
 from orchestrator.errors import shown
+from orchestrator.experiment.units import batches_of
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
 from orchestrator.models.folders import stop_ids
@@ -121,7 +122,9 @@ def _checks(study: Study | None) -> Checks:
             (f"{name} endings", partial(_endings, name, setup, experiment, runs)),
         ]
     for name, setup in experiment.setups.items():  # last, since they may read for minutes
-        checks.append((f"{name} training data", partial(_training_data, setup, experiment, runs)))
+        batches = batches_of(study.units, name)
+        check = partial(_training_data, setup, experiment, runs, batches)
+        checks.append((f"{name} training data", check))
     return checks
 
 
@@ -309,7 +312,7 @@ def _models(name: str, setup: Setup, runs: Path) -> Verdict:
     return "ok" if len(lines) == 1 else "warn", "\n".join(lines)
 
 
-def _training_data(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
+def _training_data(setup: Setup, experiment: Experiment, runs: Path, batches: int) -> Verdict:
     """Select the prompts of all steps, as every trial will, and count what was left out."""
     from orchestrator.data.openthoughts import needs_scan
     from orchestrator.data.training_set import load_training_set
@@ -318,7 +321,7 @@ def _training_data(setup: Setup, experiment: Experiment, runs: Path) -> Verdict:
     if setup.data.source == "openthoughts" and needs_scan(setup.data):
         reading = f"trb: reading all rows of {setup.data.path} once; this takes minutes"
         print(reading, file=sys.stderr)
-    chosen = load_training_set(setup, experiment.data_dir, tokenizer)
+    chosen = load_training_set(setup, experiment.data_dir, tokenizer, batches)
     total = len(chosen.prompts)
     order = f"{total:,} prompts in one order for all methods"
     lines = [f"{order}; {chosen.too_long:,} too long were passed over"]

@@ -12,10 +12,11 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import benchmark_of, load_benchmark
 from orchestrator.data.declared import lacking
-from orchestrator.data.problems import check_system, read_training_problems
+from orchestrator.data.problems import check_rows, check_system
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
 from orchestrator.experiment.local_files import check_local
+from orchestrator.experiment.units import batches_of
 from orchestrator.monitor.status import seconds_left_on
 from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.calibrated import gpu_here
@@ -49,7 +50,7 @@ def plan(
     refuse_damaged(study)
     for name, setup in study.experiment.setups.items():
         check_local(name, setup, passes=True)
-        _check_rows(setup, study.experiment.data_dir)
+        _check_data(setup, study.experiment.data_dir, batches_of(study.units, name))
     made = planned(study, gpu)
     on_gpus = any(planned.resources.gpus for planned in made.units)
     seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})
@@ -73,12 +74,12 @@ def plan(
     return 0
 
 
-def _check_rows(setup: Setup, data_dir: str | None) -> None:
+def _check_data(setup: Setup, data_dir: str | None, batches: int) -> None:
     """Read the rows that are here as the sweep will, which then refuses nothing that a plan takes."""
     folder = Path(data_dir or "")
     files = setup.data.files if setup.data.source == "jsonl" else []
     if files and all((folder / entry.file).is_file() for entry in files):
-        check_system(read_training_problems(setup.data, data_dir), setup.prompt.system)
+        check_rows(setup, data_dir, batches)
     for key, run in setup.evaluation.benchmarks.items():
         file = benchmark_of(key, run).file
         path = Path(run.path) if run.path else folder / file if file else None

@@ -198,7 +198,7 @@ def _check(job: Submission) -> None:
     timer.start()
     try:
         prepare.fetch_data(job.study.experiment, job.say)
-        prepare.check(job.study.experiment, job.study.runs)
+        prepare.check(job.study.experiment, job.study.units, job.study.runs)
         for name, setup in job.study.experiment.setups.items():
             found = check_template(name, setup, job.study.experiment, job.study.runs)
             # Models that are made next are looked at when they are there.

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.config import Data
+from orchestrator.config import Data, Setup
 from orchestrator.data.files import data_file, numbered_rows, text_field, verify_sha256
 from orchestrator.errors import UserError, refuse, shown
 from orchestrator.grading.grader import Gold, last_boxed
@@ -74,6 +74,22 @@ def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
             name = str(number) if len(data.files) == 1 else f"{entry.file}:{number}"
             problems.append(_problem(str(path), line, row, name))
     return problems
+
+
+def check_rows(setup: Setup, data_dir: str | None, batches: int) -> None:
+    """Read the rows of all training files; UserError if `batches` steps need more prompts.
+
+    Over-long prompts count here, since only a tokenizer finds them.
+    """
+    problems = read_training_problems(setup.data, data_dir)
+    check_system(problems, setup.prompt.system)
+    each = setup.training.prompts_per_step
+    distinct = len({problem.text for problem in problems})
+    if distinct < batches * each:
+        raise UserError(
+            f"data: {distinct} different problems: expected {batches * each} "
+            f"for {batches} steps of {each}"
+        )
 
 
 def benchmark_problem(

@@ -97,16 +97,21 @@ class _Source:
 
 
 def load_training_set(
-    setup: Setup, data_dir: str | None, tokenizer: PreTrainedTokenizerBase
+    setup: Setup,
+    data_dir: str | None,
+    tokenizer: PreTrainedTokenizerBase,
+    batches: int | None = None,
 ) -> TrainingSet:
     """The prompts of all steps, steps × prompts_per_step of them, in training order.
 
-    Raises UserError if the data hold fewer. Exactly that many problems are generated; the set is
-    then smaller if some are too long.
+    Raises UserError if the data hold fewer than `batches` steps take, by default all. Exactly as
+    many problems as all steps take are generated; the set is then smaller if some are too long.
     """
     training = setup.training
+    each = training.prompts_per_step
     # The supervised stage reads the same stream, so the two never disagree on a step's prompts.
-    wanted = max(training.steps, training.sft.updates) * training.prompts_per_step
+    wanted = max(training.steps, training.sft.updates) * each
+    needed = wanted if batches is None else batches * each
     source = _read_source(setup.data, data_dir, wanted)
     check_system(source.problems, setup.prompt.system)
     prompts: list[TrainingPrompt] = []
@@ -119,10 +124,10 @@ def load_training_set(
             too_long += 1
         else:
             prompts.append(TrainingPrompt(problem, ids))
-    if len(prompts) < wanted and setup.data.source not in GENERATED:
+    if len(prompts) < needed and setup.data.source not in GENERATED:
         raise UserError(
             f"data: {len(prompts)} usable prompts ({too_long} too long): expected "
-            f"{wanted} for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
+            f"{needed} for {needed // each} steps of {each}"
         )
     differing: dict[str, list[str]] = {}
     if source.answers is not None:

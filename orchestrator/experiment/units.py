@@ -124,6 +124,11 @@ def families(units: Iterable[Unit]) -> list[Family]:
     return [list(settings.values()) for settings in settings_of.values()]
 
 
+def batches_of(units: Iterable[Unit], setup: str) -> int:
+    """How many batches of prompts the longest unit of a setup reads, from the first one on."""
+    return max((u.first_batch + u.steps for u in units if u.setup == setup), default=0)
+
+
 def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
     """Numbers of steps after which a unit makes a checkpoint, ascending; always after the last one.
 

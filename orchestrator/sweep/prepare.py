@@ -5,7 +5,7 @@ Loads no weights, so that mistakes are named within a second. Embedded models ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.config import Experiment, Model, Setup
@@ -14,12 +14,12 @@ from orchestrator.data.declared import lacking
 from orchestrator.data.fetching import fetch
 from orchestrator.data.hub import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
-from orchestrator.data.problems import check_system, read_training_problems
+from orchestrator.data.problems import check_rows, check_system
 from orchestrator.data.sources import SOURCES
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, one_line
 from orchestrator.experiment.methods import supervised_updates
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Unit, batches_of
 from orchestrator.models import made_models
 from orchestrator.models.checkpoints import (
     check_config,
@@ -50,10 +50,10 @@ def fetch_data(experiment: Experiment, say: Callable[[str], None]) -> None:
         say(line)
 
 
-def check(experiment: Experiment, runs: Path) -> None:
+def check(experiment: Experiment, units: Sequence[Unit], runs: Path) -> None:
     """UserError on data or models that cannot be used; quick, and makes nothing."""
     for name, setup in experiment.setups.items():
-        check_data(name, setup, experiment.data_dir)
+        check_data(name, setup, experiment.data_dir, batches_of(units, name))
         check_models(name, setup, runs)
         check_prompt(name, setup, experiment.data_dir, runs)
 
@@ -158,9 +158,9 @@ def worker_spec(
     )
 
 
-def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
+def check_data(name: str, setup: Setup, data_dir: str | None, batches: int = 0) -> None:
     """UserError unless every file the setup reads is there and is the declared one."""
-    check_training_data(name, setup, data_dir)
+    check_training_data(name, setup, data_dir, batches)
     check_benchmarks(setup, data_dir)
 
 
@@ -171,13 +171,16 @@ def check_benchmarks(setup: Setup, data_dir: str | None) -> None:
             check_system(load_benchmark(benchmark, data_dir, run), setup.prompt.system)
 
 
-def check_training_data(name: str, setup: Setup, data_dir: str | None) -> None:
-    """UserError unless the training prompts can be read; data of a hub are checked when loaded."""
+def check_training_data(name: str, setup: Setup, data_dir: str | None, batches: int = 0) -> None:
+    """UserError unless the training prompts can be read and local files have enough for `batches`.
+
+    Data of a hub are checked when loaded.
+    """
     data = setup.data
     if data.source == "jsonl":
         if not data.files:
             raise UserError(f"{name}.data.files: empty: expected at least one {{file, sha256}}")
-        check_system(read_training_problems(data, data_dir), setup.prompt.system)
+        check_rows(setup, data_dir, batches)
     elif data.source == "openthoughts":
         if not data.path:
             raise UserError(

@@ -100,7 +100,7 @@ class ContinuationProbe:
     @functools.cached_property
     def prompts(self) -> Prompts:
         """The first training prompts with a gold, each with its position in the training order."""
-        data = load_training_set(self.spec.setup, self.spec.data_dir, self.tokenizer)
+        data = load_training_set(self.spec.setup, self.spec.data_dir, self.tokenizer, 0)
         graded = []
         for index, prompt in enumerate(data.prompts):
             if prompt.problem.gold is not None:

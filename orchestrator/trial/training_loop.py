@@ -60,7 +60,8 @@ class Trial:
             self.run.verify_checkpoint(self.run.next_step, learner=True)
         self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
         self.run.log.enter(READING)
-        data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
+        batches = self.unit.first_batch + self.unit.steps
+        data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer, batches)
         self.run.describe_data(data.counts())
         self.run.log.enter(OPENING)
         self.start(self.run.next_step, learner=self.roles.learner)

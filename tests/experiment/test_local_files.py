@@ -690,3 +690,22 @@ def test_a_model_in_parts_is_whole_and_a_student_needs_no_tokenizer(
     (pair.teacher / "model.safetensors").rename(pair.teacher / "model-1-of-1.safetensors")
     (pair.teacher / "model.safetensors.index.json").write_text(json.dumps(INDEX))
     check_models("tiny", pair.setup, tmp_path / "runs")
+
+
+@pytest.mark.parametrize("command", ["plan", "submit"])
+def test_too_few_training_rows_are_counted_before_anything_starts(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(39)]
+    write_rows(tmp_path / "train.jsonl", [*rows, rows[0]])
+    path = with_training_file(tmp_path, {"file": "train.jsonl"})
+    arguments = [command, str(path), "--runs", str(tmp_path / "runs")]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "data: 39 different problems: expected 40 for 10 steps of 4" in line
+    if command == "plan":
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "training.steps=9", "training.sft.updates=50"])
+        assert not ended.value.code, "the supervised stage, which nothing here runs, asks for none"

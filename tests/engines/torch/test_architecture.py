@@ -17,11 +17,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.engines.common import causal, passes
-from orchestrator.engines.interface import Limits, Lora, WeightsRef
+from orchestrator.engines.interface import Engine, Limits, Lora, Sampler, WeightsRef
 from orchestrator.engines.torch import architecture, stream
 from orchestrator.engines.torch.lora import add_adapters, merged_weights, trainable
 from orchestrator.models.folders import shape_of
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
+from orchestrator.rollouts import concatenate, in_order
 from tests import tiny
 from tests.policy import reference
 
@@ -153,6 +154,43 @@ def read(folder: Path, owner: Any, rows: list[tuple[tuple[int, ...], list[int]]]
     return log_p
 
 
+def check_pair(sampler: Sampler, engine: Engine, folder: Path, exact: float) -> None:
+    """Sample, blend, score, train, export and load the pair below `folder`, each beside transformers."""
+    trainer = engine.trainer()
+    sampler.start(teacher=True)
+    behaviors: tuple[Behavior, ...] = (Student(), TrustRegion(0.05))
+    for step, behavior in enumerate(behaviors):
+        asked = tiny.requests(2)
+        parts = list(sampler.sample(asked, behavior, Limits(max_tokens=6, support=4)))
+        rollouts = in_order(concatenate(parts), asked)
+        scores = engine.scorer().score(rollouts)
+        rows = []
+        for row, request in enumerate(rollouts.requests):
+            rows.append((request.prompt_ids, rollouts.response(row)))
+        read_from = folder / ("student" if step == 0 else "exported")
+        log_p = read(read_from, "student", rows)
+        log_q = read(folder / "teacher", "teacher", rows)
+        for row, (_, response) in enumerate(rows):
+            for position, token in enumerate(response):
+                p, q = log_p[row][position].numpy(), log_q[row][position].numpy()
+                mu = p if step == 0 else reference.trust_region(p, q, 0.05)
+                at = row, position
+                assert float(rollouts.student_BT[at]) == pytest.approx(p[token], abs=exact)
+                assert float(rollouts.behavior_BT[at]) == pytest.approx(mu[token], abs=2e-4)
+                assert float(scores.token_BT[at]) == pytest.approx(q[token], abs=exact)
+        trainer.step(rollouts, scores, Objective("renormalized"), step)
+        (folder / "exported").mkdir(exist_ok=True)
+        trainer.export(folder / "exported")
+        sampler.load(WeightsRef(step + 1, folder / "exported"))
+        expected = trainer.log_probs(range(12))
+        assert sampler.log_probs(range(12)) == pytest.approx(expected, abs=exact)
+        sampler.load(trainer.publish(step + 1))
+        assert sampler.log_probs(range(12)) == pytest.approx(expected, abs=exact)
+    assert load_file(folder / "exported" / "model.safetensors").keys() == (
+        load_file(folder / "student" / "model.safetensors").keys()
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "more_rows"), [*((name, 0) for name in TRAINED), ("qwen2", 3), ("gpt2", 64)]
 )
@@ -161,37 +199,7 @@ def test_a_pair_is_sampled_blended_scored_trained_and_loaded_again(
 ) -> None:
     save_pair(tmp_path, name, more_rows)
     engine = tiny.torch_engine(tmp_path, draft_length=3)
-    sampler, trainer = engine.sampler(), engine.trainer()
-    sampler.start(teacher=True)
-    behaviors: tuple[Behavior, ...] = (Student(), TrustRegion(0.05))
-    for step, behavior in enumerate(behaviors):
-        [rollouts] = sampler.sample(tiny.requests(2), behavior, Limits(max_tokens=6, support=4))
-        scores = engine.scorer().score(rollouts)
-        rows = []
-        for row, request in enumerate(rollouts.requests):
-            rows.append((request.prompt_ids, rollouts.response(row)))
-        folder = tmp_path / ("student" if step == 0 else "exported")
-        log_p = read(folder, "student", rows)
-        log_q = read(tmp_path / "teacher", "teacher", rows)
-        for row, (_, response) in enumerate(rows):
-            for position, token in enumerate(response):
-                p, q = log_p[row][position].numpy(), log_q[row][position].numpy()
-                mu = p if step == 0 else reference.trust_region(p, q, 0.05)
-                at = row, position
-                assert float(rollouts.student_BT[at]) == pytest.approx(p[token], abs=EXACT)
-                assert float(rollouts.behavior_BT[at]) == pytest.approx(mu[token], abs=2e-4)
-                assert float(scores.token_BT[at]) == pytest.approx(q[token], abs=EXACT)
-        trainer.step(rollouts, scores, Objective("renormalized"), step)
-        (tmp_path / "exported").mkdir(exist_ok=True)
-        trainer.export(tmp_path / "exported")
-        sampler.load(WeightsRef(step + 1, tmp_path / "exported"))
-        expected = trainer.log_probs(range(12))
-        assert sampler.log_probs(range(12)) == pytest.approx(expected, abs=EXACT)
-        sampler.load(trainer.publish(step + 1))
-        assert sampler.log_probs(range(12)) == pytest.approx(expected, abs=EXACT)
-    assert load_file(tmp_path / "exported" / "model.safetensors").keys() == (
-        load_file(tmp_path / "student" / "model.safetensors").keys()
-    )
+    check_pair(engine.sampler(), engine, tmp_path, EXACT)
 
 
 @pytest.mark.parametrize("name", TRAINED)
