@@ -122,11 +122,11 @@ AttentionName = Annotated[
         flashinfer="FlashInfer's, bfloat16",
     ),
 ]
-SamplerKernel = Annotated[
+LogitsKernel = Annotated[
     Literal["triton", "torch"],
     Choices(
-        triton="one pass over the logits by kernels of this program",
-        torch="torch's operations, the reference: about fourteen passes",
+        triton="one pass over them by kernels of this program",
+        torch="torch's operations, the reference, in fourteen passes and more",
     ),
 ]
 TokenizerName = Annotated[
@@ -597,9 +597,10 @@ class Runtime(Section):
         AttentionName | None,
         "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`.",
     ] = None
-    sampler_kernel: Annotated[
-        SamplerKernel | None,
-        "Draws from the logits in SGLang; null: triton where one GPU samples, else torch.",
+    logits_kernel: Annotated[
+        LogitsKernel | None,
+        "Reads the teacher's logits on GPUs, and draws from the student's in SGLang; null: triton on "
+        "GPUs, except where several sample together, else torch.",
     ] = None
     micro_batch_tokens: Annotated[
         Count | None,

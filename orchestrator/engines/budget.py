@@ -57,8 +57,8 @@ GRAPH_BYTES = 2**21
 LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
 SAMPLER_BYTES = 22  # per such logit by torch's operations: counted
-KERNEL_BLOCK = 4096  # logits that a program of the sampler's kernel reads
-KERNEL_IDS = 32  # most support ids that the kernel ranks; torch draws with more of them
+KERNEL_BLOCK = 4096  # logits that a program of the kernel reads
+KERNEL_IDS = 32  # most support ids that the kernel ranks; torch reads logits for more of them
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
 ROUND_VALUES = 2**28
 JUDGED_AT_ONCE = 2**25  # of these values, judged at once
@@ -75,7 +75,7 @@ SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cach
 MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
 LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
 SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
-SCORED_BYTES = 20  # per such logit: counted
+SCORED_BYTES = 20  # per such logit by torch's operations: counted; the kernel holds logits alone
 
 
 class TooSmall(UserError):
@@ -244,7 +244,8 @@ def _pool(case: _Case, context: int) -> Budget:
     else:
         parts["graphs"] = graphs_gib(setup, requests)
         parts["prefill"] = prefill_gib(samples[0], PREFILLED)
-        parts["sampler"] = sampler_gib(setup, requests, by_kernel(case.runtime, setup, case.on))
+        kernel = by_kernel(case.runtime, setup) and case.on.count == 1
+        parts["sampler"] = sampler_gib(setup, requests, kernel)
     of_token = sum(model.kv_bytes for model in samples)
     slots = context + (RESERVED_SLOTS if blending else 0)
     # More tokens than all requests can fill would hold memory that nothing uses.
@@ -305,10 +306,10 @@ def prefill_gib(model: Decoder, tokens: int) -> float:
     return tokens * (3 * model.hidden + 3 * model.ffn) * model.value_bytes / GIB
 
 
-def by_kernel(runtime: Runtime, setup: Setup, on: Gpus) -> bool:
-    """Whether the kernel draws in a serving engine on these GPUs; see `draws_by_kernel`."""
+def by_kernel(runtime: Runtime, setup: Setup) -> bool:
+    """Whether a GPU reads logits by the kernel; `draws_by_kernel` also asks how many GPUs sample."""
     support = setup.training.top_k if setup.training.objective != "full" else math.inf
-    return runtime.sampler_kernel != "torch" and on.count == 1 and support <= KERNEL_IDS
+    return runtime.logits_kernel != "torch" and support <= KERNEL_IDS
 
 
 def sampler_gib(setup: Setup, requests: int, kernel: bool) -> float:
@@ -352,7 +353,8 @@ def _passes(case: _Case) -> Budget:
         if case.on.apart:
             parts["weights"] = case.weights_gib(decoder(setup.teacher, setup))
         logits = min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size)
-        parts["head"] = logits * SCORED_BYTES / GIB
+        of_logit = LOGIT_BYTES if by_kernel(case.runtime, setup) else SCORED_BYTES
+        parts["head"] = logits * of_logit / GIB
         of_token = scored_token_bytes(setup)
     longest = setup.training.max_prompt_tokens + setup.training.max_response_tokens
     fixed = sum(parts.values())

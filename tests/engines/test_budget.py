@@ -61,8 +61,17 @@ def test_a_student_that_samples_in_a_trial_leaves_room_for_the_teacher_that_scor
     assert H100 - KV_S / GIB < found.total_gib <= H100
 
 
+def test_torch_reads_the_teachers_logits_with_more_memory_than_the_kernel() -> None:
+    heads = {}
+    for name in ("triton", "torch", None):
+        runtime = Runtime(logits_kernel=name)
+        heads[name] = budget(setup(TORCH), runtime, H100, "scoring").parts["head"]
+    assert heads[None] == heads["triton"] == pytest.approx(2**27 * 6 / GIB)
+    assert heads["torch"] == pytest.approx(2**27 * 20 / GIB)
+
+
 def test_torch_draws_with_more_memory_than_the_kernel() -> None:
-    by_torch = Runtime(sampler_kernel="torch")
+    by_torch = Runtime(logits_kernel="torch")
     for given, runtime, on in (
         (setup(SGLANG), by_torch, Gpus(1)),
         (setup(SGLANG, "training.top_k=33"), DERIVED, Gpus(1)),

@@ -26,7 +26,7 @@ from tests.rehearsal.roles import Measured
 
 SMALLEST_BUDGET = 1e-3  # ε₀ of the paper's smallest trust region
 RUNTIME = Runtime()
-BY_TORCH = Runtime(sampler_kernel="torch")
+BY_TORCH = Runtime(logits_kernel="torch")
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,12 @@ def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
     on_sglang = replace(setup, engine=replace(setup.engine, sampler="sglang"))
     yield _case(name, on_sglang, card, "learning", "learning", _learning)
     yield _case(name, on_sglang, card, "scoring", "scoring", _scoring)
+    yield _case(name, on_sglang, card, "scoring, by torch", "scoring", _scoring_by_torch, BY_TORCH)
     yield _case(name, on_torch, card, "torch, alone", "decoding", _decoding)
     yield _case(name, on_torch, card, "torch, blending", "blending", _blending)
     yield _case(name, on_sglang, card, "SGLang's sampler", "evaluating", _sampler)
     yield _case(
-        name, on_sglang, card, "the same by torch", "evaluating", _sampler_by_torch, BY_TORCH
+        name, on_sglang, card, "sampler, by torch", "evaluating", _sampler_by_torch, BY_TORCH
     )
     yield _case(name, on_sglang, card, "SGLang, blending", "blending", _judging)
 
@@ -141,14 +142,18 @@ def _learning(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
     return size, _own(granted), roles.learning(setup, granted.tokens, rows, length)
 
 
-def _scoring(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+def _scoring(setup: Setup, granted: Budget, kernel: bool = True) -> tuple[str, float, Measured]:
     length = _longest(setup)
     rows = granted.tokens // length
     return (
         f"{rows} × {length}",
         _own(granted, "teacher"),
-        roles.scoring(setup, granted.tokens, rows, length),
+        roles.scoring(setup, granted.tokens, rows, length, kernel),
     )
+
+
+def _scoring_by_torch(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+    return _scoring(setup, granted, kernel=False)
 
 
 def _decoding(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:

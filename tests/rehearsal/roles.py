@@ -175,13 +175,14 @@ def learning(
         return measured
 
 
-def scoring(setup: Setup, tokens: int, rows: int, length: int) -> Measured:
+def scoring(setup: Setup, tokens: int, rows: int, length: int, kernel: bool) -> Measured:
     """The teacher's statistics of finished rollouts."""
     with pretended() as ledger:
         teacher = model_of(setup.teacher, setup, "teacher", torch.bfloat16)
         rollouts = full_rollouts(setup, rows, length)
+        _replace_triton()
         with measuring(ledger) as measured:
-            score(teacher, rollouts, tokens)
+            score(teacher, rollouts, tokens, kernel=kernel)
         return measured
 
 
@@ -237,12 +238,23 @@ def sampler(setup: Setup, requests: int, kernel: bool) -> Measured:
         return measured
 
 
+class _NotStarted:
+    """A kernel that does nothing and keeps nothing, whatever it is decorated or started with."""
+
+    def __call__(self, *_: Any, **__: Any) -> _NotStarted:
+        return self
+
+    def __getitem__(self, grid: Any) -> _NotStarted:
+        return self
+
+
 def _replace_triton() -> None:
     """Import the kernels without Triton, which CPUs lack by default; starting one does nothing."""
     name = "orchestrator.engines.common.vocabulary_kernels"
     if name in sys.modules:
         return
     triton: Any = Anything("triton")
+    triton.jit = lambda *_, **__: _NotStarted()
     triton.cdiv = lambda a, b: -(-a // b)
     triton.next_power_of_2 = lambda number: 1 << (number - 1).bit_length()
     replaced = {"triton": triton, "triton.language": triton.language}

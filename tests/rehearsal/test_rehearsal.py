@@ -26,10 +26,11 @@ PAIRS = [
 READS = {
     "learning": 5,
     "scoring": 4,
+    "scoring, by torch": 4,
     "torch, alone": 6,
     "torch, blending": 24,
     "SGLang's sampler": 0,
-    "the same by torch": 0,
+    "sampler, by torch": 0,
     "SGLang, blending": 135,
 }
 RECOMPUTED = 8 / 6  # passes with checkpointed layers: two forward, one backward

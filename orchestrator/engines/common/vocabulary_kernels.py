@@ -1,8 +1,8 @@
-"""Draws from logits on a GPU in one pass over them, where torch's operations take about fourteen.
+"""Reads logits on a GPU in one pass, where torch's operations take fourteen passes and more.
 
-Two Triton kernels. The first reads the vocabulary in blocks, and writes of each block its largest
-logit, the sum of its masses and its most probable ids. The second has one program per request: it
-adds the blocks up, draws a block and then a token in it, and writes the token's record. Neither
+One Triton kernel reads the vocabulary in blocks, and writes of each block its largest logit, the
+sum of its masses and its most probable ids. A second one has a program for each row, adds the blocks
+up, and either draws a token, from a block and then in it, or computes the teacher's statistics. None
 waits for the host.
 
 The law and the uniforms are those of `policy.vocabulary`, `policy.laws` and `policy.speculation`,
@@ -14,7 +14,7 @@ the neighbour. Of equal logits the lowest ids are the most probable ones.
 
 Never run on a GPU: tested in Triton's interpreter, and compiled for GPUs that were not there.
 
-Shapes: B requests, V vocabulary rows, K support ids.
+Shapes: B requests, N prefixes, V vocabulary rows, K support ids.
 """
 
 # pyright: reportMissingImports=false, reportArgumentType=false
@@ -33,6 +33,7 @@ from torch import Tensor
 from orchestrator.engines.budget import KERNEL_BLOCK
 from orchestrator.engines.interface import Owner
 from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.rollouts import TeacherScores
 
 WARPS = 8
 NO_MASS = tl.constexpr(float("-inf"))
@@ -55,7 +56,44 @@ def draw(
     are seed and prompt length of each request, `positions` (B,) those of the last fed tokens.
     `forced` (B, F) are ids of the first F positions of each response, −1 for none.
     """
-    rows, width = logits.shape
+    rows = len(logits)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    words = torch.empty(rows, 3 + support, dtype=torch.int32, device=logits.device)
+    read, options = _read(logits, space, owner, tau, support)
+    _draw_rows[(rows,)](
+        *read,
+        keys,
+        positions,
+        positions if forced is None else forced,
+        0 if forced is None else forced.shape[1],
+        tokens,
+        words,
+        **options,
+        TEMPERED=tau != 1,
+    )
+    return tokens, words
+
+
+def teacher_statistics(
+    logits: Tensor, space: TokenSpace, tokens: Tensor, support: Tensor
+) -> TeacherScores:
+    """`rounds.teacher_statistics` from the teacher's logits (N, V)."""
+    rows, count = support.shape
+    on_support = torch.empty(rows, count, device=logits.device)
+    of_token, entropy, overlap = torch.empty(3, rows, device=logits.device)
+    if rows:
+        read, options = _read(logits, space, "teacher", 1.0, count, entropy=True)
+        made = (on_support, of_token, entropy, overlap)
+        options["SUPPORT"] = triton.next_power_of_2(count)
+        _score_rows[(rows,)](*read, tokens, support, *made, **options)
+    return TeacherScores(on_support, of_token, entropy, overlap)
+
+
+def _read(
+    logits: Tensor, space: TokenSpace, owner: Owner, tau: float, support: int, entropy: bool = False
+) -> tuple[tuple[Any, ...], dict[str, int]]:
+    """Read all blocks; returns arguments and options of the kernel that goes on with them."""
+    rows, width = len(logits), min(logits.shape[1], space.rows or logits.shape[1])
     device = logits.device
     block = min(KERNEL_BLOCK, triton.next_power_of_2(width))
     blocks = triton.cdiv(width, block)
@@ -64,34 +102,20 @@ def draw(
     stops = _on_device((space.emitted, *merged, *masked), device)
     maxima = torch.empty(rows, blocks, device=device)
     sums = torch.empty(rows, blocks, dtype=torch.float64, device=device)
-    tempered = torch.empty_like(sums) if tau != 1 else sums
+    second = torch.empty_like(sums) if entropy or tau != 1 else sums
     best = torch.empty(rows, blocks, support, dtype=torch.int64, device=device)
-    tokens = torch.empty(rows, dtype=torch.int64, device=device)
-    words = torch.empty(rows, 3 + support, dtype=torch.int32, device=device)
-    given = (logits, logits.stride(0), width, space.valid, stops, tau)
-    partial = (maxima, sums, tempered, best, support, blocks)
+    read = (logits, logits.stride(0), width, space.valid, stops, tau)
+    read = (*read, maxima, sums, second, best, support, blocks)
     options = {
         "MERGED": len(merged),
         "MASKED": len(masked),
-        "TEMPERED": tau != 1,
         "BLOCK": block,
         "num_warps": WARPS,
     }
-    _read_blocks[rows, blocks](*given, *partial, **options)
-    _draw_rows[(rows,)](
-        *given,
-        *partial,
-        keys,
-        positions,
-        positions if forced is None else forced,
-        0 if forced is None else forced.shape[1],
-        tokens,
-        words,
-        **options,
-        BLOCKS=triton.next_power_of_2(blocks),
-        CANDIDATES=triton.next_power_of_2(max(1, blocks * support)),
-    )
-    return tokens, words
+    _read_blocks[rows, blocks](*read, **options, TEMPERED=tau != 1, ENTROPY=entropy)
+    options["BLOCKS"] = triton.next_power_of_2(blocks)
+    options["CANDIDATES"] = triton.next_power_of_2(max(1, blocks * support))
+    return read, options
 
 
 _stops: dict[Any, Tensor] = {}
@@ -170,10 +194,14 @@ def _first_above(cumulative, masses, point, places, SIZE: tl.constexpr):
 @triton.jit
 def _read_blocks(
     logits, stride, width, valid, stops, tau,
-    maxima, sums, tempered, best, support, blocks,
-    MERGED: tl.constexpr, MASKED: tl.constexpr, TEMPERED: tl.constexpr, BLOCK: tl.constexpr,
+    maxima, sums, second, best, support, blocks,
+    MERGED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    TEMPERED: tl.constexpr, ENTROPY: tl.constexpr,
 ):  # fmt: skip
-    """Write largest logit, masses and most probable ids of one block of one row."""
+    """Write largest logit, masses and most probable ids of one block of one row.
+
+    `second` gets the tempered masses, or Σ of mass × distance from the largest logit.
+    """
     block = tl.program_id(1)
     place = tl.program_id(0).to(tl.int64) * blocks + block
     row = logits + tl.program_id(0).to(tl.int64) * stride
@@ -183,7 +211,11 @@ def _read_blocks(
     tl.store(maxima + place, high)
     tl.store(sums + place, tl.sum(_masses(own, high, tau, False), 0))
     if TEMPERED:
-        tl.store(tempered + place, tl.sum(_masses(own, high, tau, True), 0))
+        tl.store(second + place, tl.sum(_masses(own, high, tau, True), 0))
+    if ENTROPY:
+        masses = _masses(own, high, tau, False)
+        distances = tl.where(masses > 0, own - high, 0.0).to(tl.float64)
+        tl.store(second + place, tl.sum(masses * distances, 0))
     ranked = _ranked(own, ids, width)
     for rank in range(support):
         largest = tl.max(ranked, 0)
@@ -194,10 +226,10 @@ def _read_blocks(
 @triton.jit(do_not_specialize=["forced_width"])
 def _draw_rows(
     logits, stride, width, valid, stops, tau,
-    maxima, sums, tempered, best, support, blocks,
+    maxima, sums, second, best, support, blocks,
     keys, positions, forced, forced_width, tokens, words,
-    MERGED: tl.constexpr, MASKED: tl.constexpr, TEMPERED: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr, CANDIDATES: tl.constexpr,
+    MERGED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, CANDIDATES: tl.constexpr, TEMPERED: tl.constexpr,
 ):  # fmt: skip
     """Draw one row's token and write its record, from what `_read_blocks` wrote."""
     number = tl.program_id(0).to(tl.int64)
@@ -211,7 +243,7 @@ def _draw_rows(
     log_total = tl.log(tl.sum(masses, 0)).to(tl.float32)
     if TEMPERED:
         apart = apart / tau
-        masses = tl.load(tempered + number * blocks + each, mask=there, other=0.0) * tl.exp(apart)
+        masses = tl.load(second + number * blocks + each, mask=there, other=0.0) * tl.exp(apart)
     total = tl.sum(masses, 0)
 
     position = tl.load(positions + number) - tl.load(keys + 2 * number + 1) + 1
@@ -248,3 +280,49 @@ def _draw_rows(
         largest = tl.max(ranked, 0)
         tl.store(record + 3 + rank, (2147483647 - (largest & 2147483647)).to(tl.int32))
         ranked = tl.where(ranked == largest, NO_KEY, ranked)
+
+
+@triton.jit
+def _score_rows(
+    logits, stride, width, valid, stops, tau,
+    maxima, sums, second, best, support, blocks,
+    tokens, ids, on_support, of_token, entropy, overlap,
+    MERGED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, CANDIDATES: tl.constexpr, SUPPORT: tl.constexpr,
+):  # fmt: skip
+    """Write one row's statistics of the teacher, from what `_read_blocks` wrote."""
+    number = tl.program_id(0).to(tl.int64)
+    row = logits + number * stride
+    each = tl.arange(0, BLOCKS)
+    there = each < blocks
+    highs = tl.load(maxima + number * blocks + each, mask=there, other=NO_MASS)
+    high = tl.max(highs, 0)
+    has_mass = highs != NO_MASS
+    apart = tl.where(has_mass, highs - high, 0.0).to(tl.float64)
+    scale = tl.where(has_mass, tl.exp(apart), 0.0)
+    of_blocks = tl.load(sums + number * blocks + each, mask=there, other=0.0)
+    total = tl.sum(of_blocks * scale, 0)
+    log_total = tl.log(total)
+    weighted = tl.load(second + number * blocks + each, mask=there, other=0.0)
+    # −Σ q·log q, where log q is the distance from the largest logit less log of the total.
+    weighted = tl.sum((weighted + of_blocks * apart) * scale, 0)
+    tl.store(entropy + number, (log_total - weighted / total).to(tl.float32))
+
+    token = _logits_at(row, tl.load(tokens + number), valid, stops, MERGED, MASKED)
+    tl.store(of_token + number, token - high - log_total.to(tl.float32))
+    places = tl.arange(0, SUPPORT)
+    inside = places < support
+    wanted = tl.load(ids + number * support + places, mask=inside, other=2147483647)
+    read = _logits_at(row, wanted, valid, stops, MERGED, MASKED)
+    log_q = read - high - log_total.to(tl.float32)
+    tl.store(on_support + number * support + places, log_q, mask=inside)
+    candidates = tl.arange(0, CANDIDATES)
+    count = blocks * support
+    ranked = tl.load(best + number * count + candidates, mask=candidates < count, other=NO_KEY)
+    shared = 0
+    for _ in range(support):
+        largest = tl.max(ranked, 0)
+        own = 2147483647 - (largest & 2147483647)
+        shared += tl.sum(((wanted == own) & inside).to(tl.int32), 0)
+        ranked = tl.where(ranked == largest, NO_KEY, ranked)
+    tl.store(overlap + number, shared.to(tl.float32) / support)

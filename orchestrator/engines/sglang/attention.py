@@ -20,12 +20,12 @@ of embedded pairs fit everywhere.
 
 from __future__ import annotations
 
-from orchestrator.config import AttentionName, SamplerKernel
+from orchestrator.config import AttentionName, LogitsKernel
 from orchestrator.errors import refuse
 
 Capability = tuple[int, int]  # of a GPU: (9, 0) is sm90
 KEY = "runtime.attention_backend"
-SAMPLER_KEY = "runtime.sampler_kernel"
+LOGITS_KEY = "runtime.logits_kernel"
 
 
 def attention_backend(
@@ -52,7 +52,7 @@ def attention_backend(
 
 
 def draws_by_kernel(
-    asked: SamplerKernel | None, attention: str | None, capability: Capability | None, shards: int
+    asked: LogitsKernel | None, attention: str | None, capability: Capability | None, shards: int
 ) -> bool:
     """Whether Triton draws from the logits. UserError for a choice that cannot run.
 
@@ -62,9 +62,9 @@ def draws_by_kernel(
     if asked != "triton":
         return asked is None and capability is not None and shards == 1
     if shards > 1:
-        raise refuse(SAMPLER_KEY, asked, "torch, or nothing, where several GPUs sample together")
+        raise refuse(LOGITS_KEY, asked, "torch, or nothing, where several GPUs sample together")
     if capability is None and attention != "triton":
-        raise refuse(SAMPLER_KEY, asked, "torch, or nothing, on a machine without a GPU")
+        raise refuse(LOGITS_KEY, asked, "torch, or nothing, on a machine without a GPU")
     return True
 
 

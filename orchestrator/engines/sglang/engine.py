@@ -321,7 +321,7 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         shards=job.on.count,
         attention=attention,
         precise_head=setup.engine.head_dtype == "float32",
-        kernel=draws_by_kernel(runtime.sampler_kernel, attention, capability(), job.on.count),
+        kernel=draws_by_kernel(runtime.logits_kernel, attention, capability(), job.on.count),
     )
 
 

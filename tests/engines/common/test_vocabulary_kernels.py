@@ -1,4 +1,4 @@
-"""Triton's sampler against torch's operations, in Triton's interpreter.
+"""Triton's reading of logits against torch's operations, in Triton's interpreter.
 
 The interpreter is slow, and its switch is read when Triton is imported: a process of its own
 compares all cases, with few rows each, and prints what it found.
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.engines.common.rounds import teacher_statistics
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
@@ -92,6 +93,30 @@ def test_forced_ids_are_the_response() -> None:
     assert case["student"] == pytest.approx(case["expected_student"], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["one stop", "several stops", "ids without mass"])
+def test_the_teachers_statistics_are_those_of_torch(name: str) -> None:
+    case = found()[f"statistics, {name}"]
+    for field, (ours, expected) in case.items():
+        assert ours == pytest.approx(expected, abs=2e-5), field
+    assert 0 < sum(case["overlap_BT"][1]) < len(case["overlap_BT"][1])
+
+
+def statistics(
+    logits: torch.Tensor, space: TokenSpace, tokens: torch.Tensor, support: torch.Tensor
+) -> dict[str, Any]:
+    """Field → the values of the kernels, and those of torch's operations."""
+    from orchestrator.engines.common import vocabulary_kernels
+
+    vocabulary_kernels.KERNEL_BLOCK = 128
+    ours = vocabulary_kernels.teacher_statistics(logits, space, tokens, support)
+    log_q = space.teacher_log_prob(logits)
+    expected = vars(teacher_statistics(log_q, tokens, support))
+    return {
+        name: (value.flatten().tolist(), expected[name].flatten().tolist())
+        for name, value in vars(ours).items()
+    }
+
+
 def compared(
     logits: torch.Tensor, space: TokenSpace, owner: Owner, draws: list[dict[str, Any]], block: int
 ) -> dict[str, Any]:
@@ -144,6 +169,14 @@ def main() -> None:
     forced = [vars(Draw(seed, 3, forced=ids)) for seed, ids in ((1, (5, 6)), (2, (5, 6)))]
     plain = torch.randn(2, 300, generator=generator)
     report["forced"] = compared(plain, space, "student", forced, 128)
+    logits = 3 * torch.randn(6, 300, generator=generator)
+    support = (logits + 2 * torch.randn(6, 300, generator=generator))[:, :290].topk(5).indices
+    tokens = torch.randint(290, (6,), generator=generator)
+    for name, stops in (("one stop", space), ("several stops", TokenSpace(290, [3, 9], [7, 250]))):
+        report[f"statistics, {name}"] = statistics(logits, stops, tokens, support)
+    logits[:, 40:] = -torch.inf
+    cut = TokenSpace(290, 3, 7, rows=295)
+    report["statistics, ids without mass"] = statistics(logits, cut, tokens % 40, support % 40)
     print(json.dumps(report))
 
 

@@ -93,5 +93,5 @@ def test_one_gpu_draws_by_kernel_unless_asked_otherwise() -> None:
 def test_a_kernel_that_cannot_draw_is_refused(
     attention: str | None, card: Capability | None, shards: int, right: str
 ) -> None:
-    with pytest.raises(UserError, match=f"runtime.sampler_kernel: 'triton': {right}"):
+    with pytest.raises(UserError, match=f"runtime.logits_kernel: 'triton': {right}"):
         draws_by_kernel("triton", attention, card, shards)

@@ -1,7 +1,7 @@
 """SGLang on Triton's kernels, interpreted: the code that a GPU runs, without its hardware.
 
 The kernels are those of `runtime.attention_backend=triton`, and of the student alone those of
-`runtime.sampler_kernel`. Their interpreter is about 40 times
+`runtime.logits_kernel`. Their interpreter is about 40 times
 slower, so there are few requests of few tokens. What is sampled is compared with plain forward
 passes and with the torch engine.
 """
@@ -37,7 +37,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """The tiny pair, for engines on Triton's kernels."""
     skip_without("sglang")
     found = job_of(tiny.worker_spec(tmp_path_factory.mktemp("pair"), draft_length=DRAFTED))
-    runtime = replace(found.runtime, attention_backend="triton", sampler_kernel="triton")
+    runtime = replace(found.runtime, attention_backend="triton", logits_kernel="triton")
     return replace(found, runtime=runtime, takes_turns=True)
 
 
