@@ -1,5 +1,5 @@
 """Builds Triton kernels for a card that is not there, as their launchers would start them: those of
-SGLang's attention, and those that draw from logits.
+SGLang's attention, and those that read logits.
 
 Triton compiles for any GPU on any machine; its own assembler is in the wheel. A kernel that asks
 for more shared memory than the card has would fail at its first start. `cards.pretend` comes first:
@@ -38,13 +38,15 @@ def shared_bytes(
 
 
 def sampler_bytes(card: Card, tau: float, owner: Owner) -> dict[str, int]:
-    """The same of the kernels that draw from logits over Qwen3's vocabulary."""
+    """The same of the kernels that read logits over Qwen3's vocabulary."""
     from orchestrator.engines.common import vocabulary_kernels
 
     logits, rows = torch.zeros(1, 151936), torch.zeros(1, 2, dtype=torch.int64)
     space = TokenSpace(151669, 151643, 151645)
     with building(card) as built:
         vocabulary_kernels.draw(logits, space, owner, tau, 16, rows, rows[:, 0], rows)
+        support = torch.zeros(1, 16, dtype=torch.int64)
+        vocabulary_kernels.teacher_statistics(logits, space, rows[:, 0], support)
     return built
 
 
