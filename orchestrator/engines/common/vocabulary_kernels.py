@@ -325,4 +325,4 @@ def _score_rows(
         own = 2147483647 - (largest & 2147483647)
         shared += tl.sum(((wanted == own) & inside).to(tl.int32), 0)
         ranked = tl.where(ranked == largest, NO_KEY, ranked)
-    tl.store(overlap + number, shared.to(tl.float32) / support)
+    tl.store(overlap + number, 1.0 * shared / support)
