@@ -122,6 +122,13 @@ AttentionName = Annotated[
         flashinfer="FlashInfer's, bfloat16",
     ),
 ]
+LogitsKernel = Annotated[
+    Literal["triton", "torch"],
+    Choices(
+        triton="one pass over them by kernels of this program",
+        torch="torch's operations, the reference, in fourteen passes and more",
+    ),
+]
 TokenizerName = Annotated[
     Literal["characters", "bytes"],
     Choices(characters="the embedded world's characters", bytes="UTF-8 bytes"),
@@ -595,6 +602,11 @@ class Runtime(Section):
         "Seconds for the start of an SGLang engine: it reads libraries and weights, and compiles "
         "kernels the first time.",
     ] = 600.0
+    logits_kernel: Annotated[
+        LogitsKernel | None,
+        "Reads the teacher's logits on GPUs, and draws from the student's in SGLang; null: triton on "
+        "GPUs, except where several sample together, else torch.",
+    ] = None
     micro_batch_tokens: Annotated[
         Count | None,
         "Tokens in one pass of scoring or learning, padding included; null: "

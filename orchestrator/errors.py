@@ -22,7 +22,7 @@ class NotFinite(ArithmeticError):
 
 
 class WrongWeights(RuntimeError):
-    """An engine does not hold a checkpoint's weights, or computes other numbers with them.
+    """An engine does not hold the weights that it should, or computes other numbers with them.
 
     The tensors, kernels and bounds of the comparison are the same in every process: a retry ends in
     the same way.

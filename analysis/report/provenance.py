@@ -146,13 +146,14 @@ def _origin(origin: Document) -> Html:
     versions = []
     for name, value in sorted(origin.get("versions", {}).items()):
         versions.append(f"{name} {value or 'missing'}")
-    return terms(
-        {
-            "Commit": code(commit_text(origin)),
-            "Machine": ", ".join(filter(None, words)),
-            "Versions": ", ".join(versions),
-        }
-    )
+    texts = {
+        "Commit": code(commit_text(origin)),
+        "Machine": ", ".join(filter(None, words)),
+        "Versions": ", ".join(versions),
+    }
+    if engine := origin.get("engine"):
+        texts["Engines"] = ", ".join(f"{name} {value}" for name, value in engine.items())
+    return terms(texts)
 
 
 # --- problems and data ---

@@ -57,7 +57,9 @@ GRAPH_BYTES = 2**21
 # Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
 LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
-SAMPLER_BYTES = 22  # per such logit: counted
+SAMPLER_BYTES = 22  # per such logit by torch's operations: counted
+KERNEL_BLOCK = 4096  # logits that a program of the kernel reads
+KERNEL_IDS = 32  # most support ids that the kernel ranks; torch reads logits for more of them
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
 # Short rounds have more requests (`fitting_round`).
 ROUND_VALUES = 2**28
@@ -75,7 +77,7 @@ SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cach
 MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
 LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
 SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
-SCORED_BYTES = 20  # per such logit: counted
+SCORED_BYTES = 20  # per such logit by torch's operations: counted; the kernel holds logits alone
 # A checkpointed layer is computed twice forward and once backward, which costs as much as two.
 RECOMPUTING = 4 / 3
 # The operations of a pass, some 6,000 (counted) of 5 µs each at 250 TFLOP/s (assumptions): work
@@ -299,11 +301,12 @@ def _serving(case: _Case, context: int) -> _Serving:
     else:
         parts["graphs"] = graphs_gib(setup, requests)
         parts["prefill"] = prefill_gib(samples[0], PREFILLED)
-        parts["sampler"] = sampler_gib(setup.vocabulary.size, requests)
+        kernel = by_kernel(case.runtime, setup) and case.on.count == 1
+        parts["sampler"] = sampler_gib(setup, requests, kernel)
     beside = scores_beside(setup, case.runtime, case.runtime.placement)
     if case.situation == "decoding" and beside and not case.on.apart:
         tokens = max(case.longest, case.runtime.micro_batch_tokens or MOST_TOKENS)
-        parts["scoring"] = scored_head_gib(setup) + tokens * scored_token_bytes(setup) / GIB
+        parts["scoring"] = _scored_head_gib(case) + tokens * scored_token_bytes(setup) / GIB
     slots = context + (RESERVED_SLOTS if blending else 0)
     return _Serving(parts, requests, slots, sum(model.kv_bytes for model in samples))
 
@@ -384,9 +387,23 @@ def prefill_gib(model: Decoder, tokens: int) -> float:
     return tokens * (3 * model.hidden + 3 * model.ffn) * model.value_bytes / GIB
 
 
-def sampler_gib(vocabulary: int, requests: int) -> float:
-    """Temporaries of our sampler in a serving engine; it processes a batch in parts."""
-    return min(SAMPLED_AT_ONCE, requests * vocabulary) * SAMPLER_BYTES / GIB
+def by_kernel(runtime: Runtime, setup: Setup) -> bool:
+    """Whether a GPU reads logits by the kernel; `draws_by_kernel` also asks how many GPUs sample."""
+    support = setup.training.top_k if setup.training.objective != "full" else math.inf
+    return runtime.logits_kernel != "torch" and support <= KERNEL_IDS
+
+
+def sampler_gib(setup: Setup, requests: int, kernel: bool) -> float:
+    """Temporaries of our sampler in a serving engine.
+
+    Torch's operations process a batch in parts. The kernel keeps, of each block of logits, three
+    numbers and as many ids as the support has, in 8 bytes each.
+    """
+    vocabulary = setup.vocabulary.size
+    if not kernel:
+        return min(SAMPLED_AT_ONCE, requests * vocabulary) * SAMPLER_BYTES / GIB
+    blocks = math.ceil(vocabulary / KERNEL_BLOCK)
+    return requests * (blocks + 1) * 8 * (3 + setup.training.top_k) / GIB
 
 
 def blended_round_gib(setup: Setup, requests: int) -> float:
@@ -513,7 +530,7 @@ def _reading(case: _Case) -> dict[str, float]:
     parts: dict[str, float] = {}
     if case.on.apart:
         parts["weights"] = case.weights_gib(decoder(case.setup.teacher, case.setup))
-    parts["head"] = scored_head_gib(case.setup)
+    parts["head"] = _scored_head_gib(case)
     return parts
 
 
@@ -563,9 +580,11 @@ def scored_token_bytes(setup: Setup) -> int:
     return BYTES[setup.engine.dtype] * (3 * shape.ffn + 6 * shape.hidden)
 
 
-def scored_head_gib(setup: Setup) -> float:
+def _scored_head_gib(case: _Case) -> float:
     """The teacher's logits that are read at once, and their temporaries."""
-    return min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size) * SCORED_BYTES / GIB
+    logits = min(SCORED_AT_ONCE, MOST_TOKENS * case.setup.vocabulary.size)
+    of_logit = LOGIT_BYTES if by_kernel(case.runtime, case.setup) else SCORED_BYTES
+    return logits * of_logit / GIB
 
 
 def longest_row(setup: Setup) -> int:
@@ -599,7 +618,8 @@ def _resident(case: _Case) -> _Stays | None:
     """The fastest learner that fits beside every engine with which the trial samples, if any does.
 
     Each engine's cache holds KEPT_SHARE of its requests' full length at least, and all of it where
-    there is memory; of a blending engine's requests those of its longest rounds count. A learner that must stay (`runtime.resident`) leaves room for one request.
+    there is memory; of a blending engine's requests those of its longest rounds count. A learner
+    that must stay (`runtime.resident`) leaves room for one request.
     """
     setup, wanted = case.setup, case.runtime.resident
     shares = not case.on.apart and case.on.count == 1 and case.situation != "evaluating"

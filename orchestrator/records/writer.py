@@ -141,6 +141,7 @@ class RunWriter(RunReader):
     ) -> None:
         """Write `config.json` and `provenance.json` once, and a row of `attempts.jsonl`.
 
+        The latter two name the engines of the attempt, with the dtypes of passes and logits.
         `models` are those that the unit is trained from. Raises UserError if earlier attempts
         trained it from others and committed that.
         """
@@ -151,6 +152,9 @@ class RunWriter(RunReader):
                     f"{self.path}: trained from another {role} than the one that is here; {self.remedy}"
                 )
         now = provenance() | {"models": self._models}
+        engine = config.get("setup", {}).get("engine")
+        if engine is not None:  # its dtypes decide which numbers may be compared with which
+            now["engine"] = engine
         if not self.started:
             # `started` looks for the configuration, which thus comes last: after a kill between the
             # two files the next attempt writes both.

@@ -10,12 +10,20 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from orchestrator.config import Dtype
 from orchestrator.data.prompts import prompt_text, token_texts
+from orchestrator.errors import WrongWeights
 from orchestrator.grading.gold import Gold
 from orchestrator.records.rollout_samples import RolloutSample
 from orchestrator.records.statistics import auroc
 from orchestrator.rollouts import Request
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
+
+# Nats between learner and sampler, mean over a step's tokens: above the first a line of the log
+# says so, and above the second the unit ends. Right weights in bfloat16 read 0.03 on a whole model
+# and up to 0.11 on a damaged one (docs/engines.md); float32 reads 1e-6.
+GAP_NOTED: Mapping[Dtype, float] = {"float32": 0.001, "bfloat16": 0.15}
+GAP_REFUSED = 0.5
 
 
 def step_metrics(
@@ -28,6 +36,26 @@ def step_metrics(
         metrics |= scores.metrics
         metrics["support_auroc"] = auroc(scores.log_ratios, rewards)
     return metrics | digest.behavior
+
+
+def sampler_gap_note(learned: Mapping[str, float], dtype: Dtype) -> str | None:
+    """A line about a gap between learner and sampler that rounding hardly makes; None without one.
+
+    Raises WrongWeights for a gap that no rounding makes. Steps without scores, among them those of
+    the supervised stage, whose sampler is the teacher, measure none.
+    """
+    gap = learned.get("sampler_gap")
+    if gap is None or gap <= GAP_NOTED[dtype]:
+        return None
+    if gap > GAP_REFUSED:
+        raise WrongWeights(
+            f"sampler and learner are {gap:.2g} nats apart on sampled tokens (sampler_gap): expected "
+            f"at most {GAP_REFUSED:g}: the sampler has other weights, or computes other numbers"
+        )
+    return (
+        f"sampler and learner are {gap:.2g} nats apart on sampled tokens (sampler_gap): expected at "
+        f"most {GAP_NOTED[dtype]:g} in {dtype}: do both have the same weights and right kernels?"
+    )
 
 
 def rollout_rows(

@@ -15,7 +15,7 @@ from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
 from orchestrator.engines.budget import Situation, scores_beside
 from orchestrator.engines.device import PeakWatch, granted
-from orchestrator.errors import NotFinite
+from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.experiment.units import sampled_steps
 from orchestrator.grading.grader import Gold, Grader
@@ -49,7 +49,8 @@ class TrainingStep:
     def take(self, step: int) -> None:
         """Sample, score, learn and log step `step`.
 
-        Raises NotFinite, which names the step, if training has diverged.
+        Raises NotFinite, which names the step, if training has diverged, and WrongWeights if the
+        sampler did not have the learner's weights.
         """
         try:
             self._take(step)
@@ -131,6 +132,7 @@ class TrainingStep:
             clock.lap(SCORE)
         learned = self.roles.learner.step(rollouts, scores, goal, step).get()
         _check_finite(learned)
+        self.check_sampler(step, learned)
         clock.lap(LEARN)
         return judged, learned
 
@@ -217,6 +219,20 @@ class TrainingStep:
         rows = diagnostics.rollout_rows(step, requests, digest, scores, rewards, kept)
         self.run.append("rollouts.jsonl", rows)
         self.note_rounding(step, learned)
+
+    def check_sampler(self, step: int, learned: dict[str, float]) -> None:
+        """Compare sampler and learner on the step's own tokens: both should hold the same weights.
+
+        Logs once that they are far apart. Raises WrongWeights, which names the step, if they are
+        too far; nothing of the step is written then.
+        """
+        try:
+            note = diagnostics.sampler_gap_note(learned, self.spec.setup.engine.dtype)
+        except WrongWeights as error:
+            raise WrongWeights(f"step {step}: {error}") from None
+        if note is not None and "gap" not in self.noted:
+            self.noted.add("gap")
+            self.run.log.line(f"step {step}: {note}")
 
     def note_rounding(self, step: int, learned: dict[str, float]) -> None:
         """Log once that rounding moves the student's policy further than the trust region reaches."""

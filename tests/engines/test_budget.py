@@ -53,7 +53,7 @@ def test_a_student_that_samples_in_a_trial_leaves_room_for_the_teacher_that_scor
         "graphs": GRAPHS,
         "prefill": 8192 * (3 * 2048 + 3 * 6144) * 2 / GIB,
         "attention": 0.5,
-        "sampler": 2**25 * 22 / GIB,
+        "sampler": 256 * 39 * 8 * (3 + 16) / GIB,  # blocks of 4,096 logits, and the record
     }
     assert {name: gib for name, gib in found.parts.items() if name != "KV cache"} == pytest.approx(
         by_hand
@@ -61,6 +61,27 @@ def test_a_student_that_samples_in_a_trial_leaves_room_for_the_teacher_that_scor
     assert found.kv_tokens == int((H100 - sum(by_hand.values())) * GIB // KV_S)
     assert found.requests == 256
     assert H100 - KV_S / GIB < found.total_gib <= H100
+
+
+def test_torch_reads_the_teachers_logits_with_more_memory_than_the_kernel() -> None:
+    heads = {}
+    for name in ("triton", "torch", None):
+        runtime = Runtime(logits_kernel=name)
+        heads[name] = budget(setup(TORCH), runtime, H100, "scoring").parts["head"]
+    assert heads[None] == heads["triton"] == pytest.approx(2**27 * 6 / GIB)
+    assert heads["torch"] == pytest.approx(2**27 * 20 / GIB)
+
+
+def test_torch_draws_with_more_memory_than_the_kernel() -> None:
+    by_torch = Runtime(logits_kernel="torch")
+    for given, runtime, on in (
+        (setup(SGLANG), by_torch, Gpus(1)),
+        (setup(SGLANG, "training.top_k=33"), DERIVED, Gpus(1)),
+        (setup(SGLANG, "training.objective=full"), DERIVED, Gpus(1)),
+        (setup(SGLANG), DERIVED, Gpus(2)),
+    ):
+        found = budget(given, runtime, H100, "decoding", on)
+        assert found.parts["sampler"] == pytest.approx(2**25 * 22 / GIB)
 
 
 def test_an_evaluator_has_the_gpu_for_itself() -> None:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from orchestrator.config import Dtype
+from orchestrator.data.word_problems import training_problems
+from orchestrator.engines.common.rollout_loss import Targets, measure
+from orchestrator.engines.common.store import checked_model
+from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
+from orchestrator.engines.sglang.calls import ROWS, Draw
 from orchestrator.engines.torch.engine import TorchEngine
+from orchestrator.engines.verl.rank import OpenedModel
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
+from orchestrator.policy.token_weights import Recorded
 from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.study import Study
 from tests.real_pair import EPSILON, check_blended, check_updates, job, make_sweep, quick_job
@@ -34,6 +45,42 @@ def test_blended_positions_are_those_of_transformers(sweep: Path, dtype: Dtype) 
     sampler.start(teacher=True)
     check_blended(given, sampler, engine.scorer(), dtype)
     engine.close()
+
+
+@torch.no_grad()
+def test_sampler_and_learner_read_the_same_hidden_states_alike(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 the layers of two engines differ; what follows them must not."""
+    given = job(sweep, "bfloat16")
+    assert given.teacher is not None
+    text = " ".join(
+        problem.text for _, problem in zip(range(6), training_problems(0), strict=False)
+    )
+    ids = AutoTokenizer.from_pretrained(given.teacher.path)(text, return_tensors="pt").input_ids
+    model = checked_model(
+        given.setup, given.initial, "student", torch.bfloat16, torch.device("cpu")
+    )
+    hidden = model.hidden(ids, torch.ones_like(ids))[0, :-1]
+    tokens, space = ids[0, 1:], model.space
+    monkeypatch.setattr(private, "_space", [(space, "student")])
+    draws = [vars(Draw(0, 1, 1.0, 16, forced=(token,))) for token in tokens.tolist()]
+    start = torch.zeros_like(tokens)
+    head = model.head_weight.float()  # a learner's own weights are float32
+    apart = {}
+    for precise in (True, False):
+        of_verl = OpenedModel(cast(Any, None), space, torch.bfloat16, False, precise)
+        logits = replace(model, precise_head=precise).head(hidden)
+        torch.testing.assert_close(of_verl.logits(hidden, model.head_weight), logits)
+        _, kept = private.draw_tokens(logits, draws, start)
+        records = unpack([kept[ROWS][row] for row in range(len(tokens))], plain_row_type(16))
+        log_p = torch.from_numpy(records["student"].copy())
+        support = torch.from_numpy(records["support_ids"].copy()).long()
+        recorded = Recorded(log_p, log_p, log_p, start, log_p, log_p)
+        read = Targets(tokens, support, recorded, log_p, torch.zeros(support.shape))
+        apart[precise] = max(measure(hidden, head, read, space).gaps)
+    assert apart[True] < 1e-4
+    assert apart[False] > 1e-2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

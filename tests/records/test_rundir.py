@@ -197,6 +197,17 @@ def test_each_attempt_leaves_a_row_that_no_torn_line_spoils(tmp_path: Path) -> N
     assert started[0] <= started[1] <= reader.timing()[-1]["at"] + 1
 
 
+def test_each_attempt_names_its_engines_and_dtypes(tmp_path: Path) -> None:
+    """A unit that an earlier version began with other logits goes on: its rows tell which."""
+    for dtype in ("bfloat16", "float32"):
+        engine = {"sampler": "torch", "dtype": "bfloat16", "head_dtype": dtype}
+        with opened(tmp_path) as run:
+            run.describe({"setup": {"engine": engine}}, lambda: {"commit": "abc"})
+    reader = RunReader(tmp_path, UNIT)
+    assert [row["engine"]["head_dtype"] for row in reader.attempts()] == ["bfloat16", "float32"]
+    assert reader.provenance()["engine"]["head_dtype"] == "bfloat16"
+
+
 def test_done_is_said_last_and_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.append("metrics.jsonl", [row(0)])

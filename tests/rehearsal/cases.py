@@ -32,6 +32,7 @@ ROUNDS = (4, 6, LONGEST_ROUND)
 SMALLEST_BUDGET = 1e-3  # ε₀ of the paper's smallest trust region
 RUNTIME = Runtime()
 SHORT = 1024  # tokens of responses at which a learner may stay on its GPU
+BY_TORCH = Runtime(logits_kernel="torch")
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,13 @@ def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
     if _stays(short, card):
         yield _case(name, short, card, "learning, staying", "learning", _learning)
     yield _case(name, on_sglang, card, "scoring", "scoring", _scoring)
+    yield _case(name, on_sglang, card, "scoring, by torch", "scoring", _scoring_by_torch, BY_TORCH)
     yield _case(name, on_torch, card, "torch, alone", "decoding", _decoding)
     yield _case(name, on_torch, card, "torch, blending", "blending", _blending)
     yield _case(name, on_sglang, card, "SGLang's sampler", "evaluating", _sampler)
+    yield _case(
+        name, on_sglang, card, "sampler, by torch", "evaluating", _sampler_by_torch, BY_TORCH
+    )
     for drafted in ROUNDS:
         judging = functools.partial(_judging, drafted)
         yield _case(name, on_sglang, card, f"SGLang, γ = {drafted}", "blending", judging)
@@ -166,14 +171,18 @@ def _learning(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
     return size, gib, measured
 
 
-def _scoring(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+def _scoring(setup: Setup, granted: Budget, kernel: bool = True) -> tuple[str, float, Measured]:
     length = _longest(setup)
     rows = granted.tokens // length
     return (
         f"{rows} × {length}",
         _own(granted, "teacher"),
-        roles.scoring(setup, granted.tokens, rows, length),
+        roles.scoring(setup, granted.tokens, rows, length, kernel),
     )
+
+
+def _scoring_by_torch(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+    return _scoring(setup, granted, kernel=False)
 
 
 def _decoding(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
@@ -189,13 +198,17 @@ def _blending(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
     return size, _own(granted), roles.decoding(setup, rows, length, behavior, drafted)
 
 
-def _sampler(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+def _sampler(setup: Setup, granted: Budget, kernel: bool = True) -> tuple[str, float, Measured]:
     logits = roles.logits_gib(setup, granted.requests)
     return (
         f"{granted.requests} rows",
         granted.parts["sampler"] + logits,
-        roles.sampler(setup, granted.requests),
+        roles.sampler(setup, granted.requests, kernel),
     )
+
+
+def _sampler_by_torch(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
+    return _sampler(setup, granted, kernel=False)
 
 
 def _judging(drafted: int, setup: Setup, granted: Budget) -> tuple[str, float, Measured]:

@@ -6,7 +6,10 @@ Shapes: B sequences, L slots of a cache, γ drafts, V vocabulary rows, K support
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +40,7 @@ from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from tests.rehearsal.ledger import DEVICE, Ledger
+from tests.rehearsal.packages import Anything
 
 GIB = 2**30
 TFLOP = 1e12
@@ -178,13 +182,14 @@ def learning(
         return measured
 
 
-def scoring(setup: Setup, tokens: int, rows: int, length: int) -> Measured:
+def scoring(setup: Setup, tokens: int, rows: int, length: int, kernel: bool) -> Measured:
     """The teacher's statistics of finished rollouts."""
     with pretended() as ledger:
         teacher = model_of(setup.teacher, setup, "teacher", torch.bfloat16)
         rollouts = full_rollouts(setup, rows, length)
+        _replace_triton()
         with measuring(ledger) as measured:
-            score(teacher, rollouts, tokens)
+            score(teacher, rollouts, tokens, kernel=kernel)
         return measured
 
 
@@ -222,10 +227,13 @@ def _fill(stream: Stream, slots: int) -> None:
     stream._live = fresh
 
 
-def sampler(setup: Setup, requests: int) -> Measured:
+def sampler(setup: Setup, requests: int, kernel: bool) -> Measured:
     """SGLang's sampler on a batch of the student's logits, which SGLang gives as a float32 copy of
-    bfloat16.
+    bfloat16. With the `kernel` its tensors are there, and no kernel is started.
     """
+    if kernel:
+        _replace_triton()
+    os.environ[private.KERNEL] = "1" if kernel else ""
     with pretended() as ledger, torch.no_grad():
         private._space[:] = [(_space(setup), "student")]
         with measuring(ledger) as measured:
@@ -235,6 +243,34 @@ def sampler(setup: Setup, requests: int) -> Measured:
             positions = torch.zeros(requests, dtype=torch.long, device=DEVICE)
             private.draw_tokens(logits, [draw] * requests, positions)
         return measured
+
+
+class _NotStarted:
+    """A kernel that does nothing and keeps nothing, whatever it is decorated or started with."""
+
+    def __call__(self, *_: Any, **__: Any) -> _NotStarted:
+        return self
+
+    def __getitem__(self, grid: Any) -> _NotStarted:
+        return self
+
+
+def _replace_triton() -> None:
+    """Import the kernels without Triton, which CPUs lack by default; starting one does nothing."""
+    name = "orchestrator.engines.common.vocabulary_kernels"
+    if name in sys.modules:
+        return
+    triton: Any = Anything("triton")
+    triton.jit = lambda *_, **__: _NotStarted()
+    triton.cdiv = lambda a, b: -(-a // b)
+    triton.next_power_of_2 = lambda number: 1 << (number - 1).bit_length()
+    replaced = {"triton": triton, "triton.language": triton.language}
+    there = {module: sys.modules.pop(module) for module in replaced if module in sys.modules}
+    sys.modules |= replaced
+    importlib.import_module(name)
+    for module in replaced:
+        del sys.modules[module]
+    sys.modules |= there
 
 
 def judging(setup: Setup, requests: int, drafted: int, behavior: Behavior) -> Measured:

@@ -36,7 +36,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from tests.rehearsal.cards import CARDS, Card, pretend
 from tests.rehearsal.packages import Missing, Replaced, packages_of_kernels
-from tests.rehearsal.triton_kernels import shared_bytes
+from tests.rehearsal.triton_kernels import sampler_bytes, shared_bytes
 from tests.sweeps import ROOT
 
 ATTENTION = {9: "flashattention_backend", 8: "flashinfer_backend", 10: "trtllm_mha_backend"}
@@ -195,6 +195,7 @@ def main() -> None:
         "missing": sorted(missing.names),
         "arguments": arguments,
         "kernels": kernels,
+        "sampler": [sampler_bytes(card, 1.0, "student"), sampler_bytes(card, 0.7, "teacher")],
     }
     print(json.dumps(report | {"table": table_taken_again()}))
 

@@ -1,5 +1,5 @@
-"""Builds the Triton kernels of SGLang's attention for a card that is not there, as its launchers
-would start them.
+"""Builds Triton kernels for a card that is not there, as their launchers would start them: those of
+SGLang's attention, and those that read logits.
 
 Triton compiles for any GPU on any machine; its own assembler is in the wheel. A kernel that asks
 for more shared memory than the card has would fail at its first start. `cards.pretend` comes first:
@@ -10,12 +10,16 @@ SGLang's launchers choose their blocks by the card when they are imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.attention import environment
+from orchestrator.policy.vocabulary import TokenSpace
 from tests.rehearsal.cards import Card
 
 REQUESTS, TOKENS, SPLITS = 4, 64, 8
@@ -27,6 +31,28 @@ def shared_bytes(
     """Kernel → bytes of shared memory, of one decoding step and of one prefill behind a cached
     prefix.
     """
+    os.environ |= environment("triton", str(dtype).removeprefix("torch."), gpu=True)
+    with building(card) as built:
+        _launch(dtype, heads, kv_heads, head_dim)
+    return built
+
+
+def sampler_bytes(card: Card, tau: float, owner: Owner) -> dict[str, int]:
+    """The same of the kernels that read logits over Qwen3's vocabulary."""
+    from orchestrator.engines.common import vocabulary_kernels
+
+    logits, rows = torch.zeros(1, 151936), torch.zeros(1, 2, dtype=torch.int64)
+    space = TokenSpace(151669, 151643, 151645)
+    with building(card) as built:
+        vocabulary_kernels.draw(logits, space, owner, tau, 16, rows, rows[:, 0], rows)
+        support = torch.zeros(1, 16, dtype=torch.int64)
+        vocabulary_kernels.teacher_statistics(logits, space, rows[:, 0], support)
+    return built
+
+
+@contextlib.contextmanager
+def building(card: Card) -> Iterator[dict[str, int]]:
+    """Compile the kernels that are started inside, and start none; their shared memory by name."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver, jit
 
@@ -42,7 +68,6 @@ def shared_bytes(
         def get_current_stream(self, *_: Any) -> int:
             return 0
 
-    os.environ |= environment("triton", str(dtype).removeprefix("torch."), gpu=True)
     pretended: Any = Driver()
     driver.set_active(pretended)
     built: dict[str, int] = {}
@@ -58,10 +83,9 @@ def shared_bytes(
 
     function.run = build
     try:
-        _launch(dtype, heads, kv_heads, head_dim)
+        yield built
     finally:
         function.run = started
-    return built
 
 
 def _launch(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> None:

@@ -372,7 +372,7 @@ def test_a_damaged_embedded_model_is_named(
     with pytest.raises(
         Damaged, match=f"{folder / name}: .*; remove the folder {folder}; trb submit makes"
     ):
-        prepare.check(experiment, tmp_path)
+        prepare.check(experiment, [], tmp_path)
 
 
 @pytest.mark.parametrize("damage", [flip, tear, as_list, as_folder])

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from orchestrator.config import Dtype
+from orchestrator.errors import WrongWeights
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.trial import diagnostics
@@ -157,3 +159,29 @@ def test_rows_without_a_teacher_keep_none() -> None:
     for row in rollout_rows(0, rollouts, None, []):
         assert (row["teacher_log_prob"], row["log_ratio"]) == (None, None)
         assert "text" not in row
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gap", "noted"),
+    [
+        ("bfloat16", 0.14, False),
+        ("bfloat16", 0.16, True),
+        ("bfloat16", 0.49, True),
+        ("float32", 1e-5, False),
+        ("float32", 0.002, True),
+    ],
+)
+def test_a_gap_that_rounding_hardly_makes_is_noted(dtype: Dtype, gap: float, noted: bool) -> None:
+    note = diagnostics.sampler_gap_note({"sampler_gap": gap}, dtype)
+    assert (note is not None) == noted
+    assert note is None or note.startswith(f"sampler and learner are {gap:.2g} nats apart")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gap_that_no_rounding_makes_is_refused(dtype: Dtype) -> None:
+    with pytest.raises(WrongWeights, match=r"0\.51 nats apart .* expected at most 0\.5"):
+        diagnostics.sampler_gap_note({"sampler_gap": 0.51}, dtype)
+
+
+def test_steps_whose_sampler_is_the_teacher_have_no_gap() -> None:
+    assert diagnostics.sampler_gap_note({"loss": 3.0}, "float32") is None

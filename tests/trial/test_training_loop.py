@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 from safetensors.torch import load_file
+from torch import Tensor
 
 from orchestrator.data.prompts import token_texts
-from orchestrator.engines.interface import ModelFolder
-from orchestrator.errors import NotFinite
+from orchestrator.engines.interface import ModelFolder, WeightsRef
+from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.grading.grader import Grade
@@ -113,6 +114,56 @@ def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
         finally:
             roles.close()
     assert run.metrics() == []
+
+
+class Mistaken(Inline):
+    """Roles whose sampler gets other weights than the learner's from the second step on."""
+
+    def __init__(self, spec: WorkerSpec, mistake: str):
+        super().__init__(spec)
+        self._mistake = mistake
+        self._first: dict[str, Tensor] | None = None
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        if method is RolloutWorker.load:
+            ref = arguments[0].value
+            given = dict(ref.place)
+            if self._first is None:
+                self._first = given
+            elif self._mistake == "stale":
+                given = self._first
+            else:  # torn: each second tensor is that of the step before
+                for name in list(given)[::2]:
+                    given[name] = self._first[name]
+            arguments = (Here(WeightsRef(ref.step, given)),)
+        return super().call(role, method, *arguments)
+
+
+def trained(folder: Path, roles_of: Callable[[WorkerSpec], Inline], lr: float) -> RunWriter:
+    """A closed run of two steps, whose first update has the full rate."""
+    folder.mkdir()
+    spec = worker_spec(folder, ROWS, {"lr": lr, "warmup_steps": 0})
+    roles = Roles(roles_of(spec))
+    with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
+        try:
+            list(run_unit(spec, run, roles))
+        finally:
+            roles.close()
+    return run
+
+
+@pytest.mark.parametrize("mistake", ["stale", "torn"])
+def test_a_sampler_with_other_weights_shows_and_ends_the_unit(tmp_path: Path, mistake: str) -> None:
+    """The weights of the step before: a small update is noted, a large one is refused."""
+    right = trained(tmp_path / "right", Inline, lr=1e-3)
+    assert [row["sampler_gap"] < 1e-5 for row in right.metrics()] == [True, True]
+    assert "nats apart" not in (right.path / "log.txt").read_text()
+    wrong = trained(tmp_path / "wrong", lambda spec: Mistaken(spec, mistake), lr=1e-3)
+    assert wrong.metrics()[0]["sampler_gap"] < 1e-5
+    assert wrong.metrics()[1]["sampler_gap"] > 0.003
+    assert "step 1: sampler and learner are 0.0" in (wrong.path / "log.txt").read_text()
+    with pytest.raises(WrongWeights, match=r"^step 1: sampler and learner are .* expected at most"):
+        trained(tmp_path / "far", lambda spec: Mistaken(spec, mistake), lr=0.3)
 
 
 def run_trial(

@@ -1,4 +1,6 @@
-"""Chooses an engine's attention kernels. SGLang chooses by the GPU alone, not always right for us.
+"""Chooses an engine's kernels of attention, and those that draw from its logits.
+
+SGLang chooses attention by the GPU alone, not always right for us.
 
 SGLang 0.5.20 takes (`get_default_attn_backend` in its `arg_groups/model_override_base.py`):
 
@@ -18,11 +20,12 @@ of embedded pairs fit everywhere.
 
 from __future__ import annotations
 
-from orchestrator.config import AttentionName
+from orchestrator.config import AttentionName, LogitsKernel
 from orchestrator.errors import refuse
 
 Capability = tuple[int, int]  # of a GPU: (9, 0) is sm90
 KEY = "runtime.attention_backend"
+LOGITS_KEY = "runtime.logits_kernel"
 
 
 def attention_backend(
@@ -46,6 +49,23 @@ def attention_backend(
     if asked is None and blends and capability[0] == 10:
         return "triton"  # SGLang's choice there has pages of 64 tokens
     return asked
+
+
+def draws_by_kernel(
+    asked: LogitsKernel | None, attention: str | None, capability: Capability | None, shards: int
+) -> bool:
+    """Whether Triton draws from the logits. UserError for a choice that cannot run.
+
+    Without a GPU Triton's interpreter draws where it also computes attention, if asked. Shards
+    agree on a token before they record it, which only torch's operations do.
+    """
+    if asked != "triton":
+        return asked is None and capability is not None and shards == 1
+    if shards > 1:
+        raise refuse(LOGITS_KEY, asked, "torch, or nothing, where several GPUs sample together")
+    if capability is None and attention != "triton":
+        raise refuse(LOGITS_KEY, asked, "torch, or nothing, on a machine without a GPU")
+    return True
 
 
 def environment(attention: str | None, dtype: str, gpu: bool) -> dict[str, str]:

@@ -157,11 +157,7 @@ class SglangStudent(SglangSampler):
         record = Record(len(answers), limits.max_tokens, torch.device("cpu"))
         for row, answer in enumerate(answers):
             records = unpack(answer.kept[ROWS], row_type(behavior, limits.support))
-            if records["token"].tolist() != answer.tokens:
-                raise RuntimeError(
-                    f"SGLang gave back {len(answer.tokens)} tokens, "
-                    f"and records of {len(records)} others"
-                )
+            self._check_tokens(answer, records)
             if np.isnan(records["student"]).any():
                 raise NotFinite("the student's logits are not finite")
             if np.isnan(records["behavior"]).any():  # with a finite student it is the teacher

@@ -1,8 +1,9 @@
 """A request's order to the blending engine, and the record returned with each token. No SGLang.
 
 An order travels as plain data in the request's sampling parameters. The record of one token, a row,
-comes back as bytes. A hundred support ids with their log q are then one small object per token
-instead of two hundred.
+comes back as bytes, from the plain sampler too. A hundred support ids with their log q are then one
+small object per token instead of two hundred. SGLang pickles these objects one by one, in the thread
+that starts the GPU's work, and an array costs it many times as much as its bytes.
 """
 
 from __future__ import annotations
@@ -70,6 +71,14 @@ def row_type(behavior: Behavior, support: int) -> np.dtype[np.void]:
     return np.dtype(fields)
 
 
+def plain_row_type(support: int) -> np.dtype[np.void]:
+    """The dtype of a token's record from the sampler of one model; `student` is the model's log p."""
+    fields: list[tuple[Any, ...]] = [("token", "<i4"), ("student", "<f4"), ("behavior", "<f4")]
+    if support:
+        fields.append(("support_ids", "<i4", (support,)))
+    return np.dtype(fields)
+
+
 def measured_names(behavior: Behavior) -> list[str]:
     """Names of the measurements at every prefix: the law's own, those of drafts, and KL(μ‖p)."""
     names = [*behavior.measures, SURVIVED, "acceptance"]
@@ -77,10 +86,7 @@ def measured_names(behavior: Behavior) -> list[str]:
 
 
 def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) -> Tensor:
-    """Pack N records as (N, W) int32 words on the values' device; `drafted`, `accepted` are (N,).
-
-    Every field has four bytes: a row of words has the bytes of a record.
-    """
+    """Pack N records as `words_of` does; `drafted`, `accepted` are (N,)."""
     values: dict[str, Tensor] = {
         "token": kept.tokens,
         "drafted": drafted,
@@ -92,6 +98,14 @@ def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) 
     if kept.support_ids is not None:
         assert kept.teacher is not None
         values |= {"support_ids": kept.support_ids, **vars(kept.teacher)}
+    return words_of(values, row)
+
+
+def words_of(values: dict[str, Tensor], row: np.dtype[np.void]) -> Tensor:
+    """The fields of N records, by name, as (N, W) int32 words on their device.
+
+    Every field has four bytes: a row of words has the bytes of a record.
+    """
     assert set(values) == set(row.names or ())
     words: list[Tensor] = []
     for name in row.names or ():
@@ -103,7 +117,7 @@ def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) 
 
 
 def unpack(rows: Sequence[bytes], row: np.dtype[np.void]) -> NDArray[np.void]:
-    """Records (N,) from the bytes of `pack`'s rows."""
+    """Records (N,) from the bytes of N rows."""
     return np.frombuffer(b"".join(rows), row)
 
 

@@ -7,12 +7,10 @@ from typing import Any, Protocol
 
 from orchestrator.engines.interface import Owner
 
-LOG_PROBS = "log_probs"  # of each token: (log p, log μ)
-SUPPORT = "support"  # of each token: K ids
-ROWS = "rows"  # beside the teacher, of each token: a record of `blending_rows`
+ROWS = "rows"  # of each token: a record of `blending_rows`, as bytes
 RETRACTIONS = "num_retractions"  # of a request
 CACHED = "cached_tokens"  # of a request: its hits in the prefix cache
-KEPT = (LOG_PROBS, SUPPORT, ROWS, RETRACTIONS, CACHED)
+KEPT = (ROWS, RETRACTIONS, CACHED)
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Settings:
     `needed_gib` of the GPU must be free before the start; None without a GPU. An engine that
     `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
     per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
-    None leaves them to SGLang. With a `precise_head` logits are made in float32. The start and each
-    load may take `start_s`.
+    None leaves them to SGLang. With a `precise_head` logits are made in float32. With the
+    `kernel` Triton draws from them. The start and each load may take `start_s`.
     """
 
     model: str
@@ -56,6 +54,7 @@ class Settings:
     shards: int = 1
     attention: str | None = None
     precise_head: bool = True
+    kernel: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,20 @@ from typing import NoReturn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import granted, moves_away
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
-from orchestrator.engines.sglang.attention import Capability, attention_backend
+from orchestrator.engines.sglang.attention import (
+    Capability,
+    attention_backend,
+    draws_by_kernel,
+)
+from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
 from orchestrator.engines.sglang.calls import (
-    LOG_PROBS,
-    SUPPORT,
+    ROWS,
     Answer,
     Ask,
     Draw,
@@ -157,7 +162,7 @@ class SglangSampler:
         return Draw(seed=0, prompt=1, forced=tuple(ids[1:]))
 
     def _student_log_probs(self, answer: Answer) -> list[float]:
-        return [float(pair[0]) for pair in answer.kept[LOG_PROBS]]
+        return unpack(answer.kept[ROWS], plain_row_type(0))["student"].tolist()
 
     # --- calls ---
 
@@ -216,14 +221,17 @@ class SglangSampler:
         lengths: list[int] = []
         truncated: list[bool] = []
         for row, answer in enumerate(answers):
-            self._check(answer, limits)
-            count = len(answer.tokens)
+            records = unpack(answer.kept[ROWS], plain_row_type(limits.support))
+            self._check_tokens(answer, records)
+            if np.isnan(records["student"]).any() or np.isnan(records["behavior"]).any():
+                raise NotFinite(f"the {self._owner}'s logits are not finite")
+            self._check_end(answer, limits)
+            count = len(records)
             tokens[row, :count] = torch.tensor(answer.tokens)
-            pairs = torch.from_numpy(np.stack(answer.kept[LOG_PROBS]))
-            student[row, :count] = pairs[:, 0]
-            behavior[row, :count] = pairs[:, 1]
+            student[row, :count] = torch.from_numpy(records["student"].copy())
+            behavior[row, :count] = torch.from_numpy(records["behavior"].copy())
             if limits.support:
-                support[row, :count] = torch.from_numpy(np.stack(answer.kept[SUPPORT]))
+                support[row, :count] = torch.from_numpy(records["support_ids"].copy())
             answered.append(requests[answer.index])
             lengths.append(count)
             truncated.append(not answer.stopped)
@@ -237,11 +245,13 @@ class SglangSampler:
             support_ids_BTK=support,
         )
 
-    def _check(self, answer: Answer, limits: Limits) -> None:
-        """Raise NotFinite for non-finite logits, and check the end by `_check_end`."""
-        if np.isnan(answer.kept[LOG_PROBS]).any():
-            raise NotFinite(f"the {self._owner}'s logits are not finite")
-        self._check_end(answer, limits)
+    def _check_tokens(self, answer: Answer, records: NDArray[np.void]) -> None:
+        """Raise RuntimeError unless the records are those of the response's tokens."""
+        if records["token"].tolist() != answer.tokens:
+            raise RuntimeError(
+                f"SGLang gave back {len(answer.tokens)} tokens, "
+                f"and records of {len(records)} others"
+            )
 
     def _check_end(self, answer: Answer, limits: Limits) -> None:
         """Raise RuntimeError if a response ends neither with EOS nor at its limit."""
@@ -293,6 +303,8 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
     else:
         cache_tokens = budget.kv_tokens
         requests = budget.requests
+    runtime = job.runtime
+    attention = attention_backend(runtime.attention_backend, setup.engine.dtype, capability())
     return Settings(
         model=folder.path,
         dtype=setup.engine.dtype,
@@ -308,10 +320,9 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         takes_turns=moves_away(job, budget),
         start_s=job.runtime.engine_start_s,
         shards=job.on.count,
-        attention=attention_backend(
-            job.runtime.attention_backend, setup.engine.dtype, capability()
-        ),
+        attention=attention,
         precise_head=setup.engine.head_dtype == "float32",
+        kernel=draws_by_kernel(runtime.logits_kernel, attention, capability(), job.on.count),
     )
 
 

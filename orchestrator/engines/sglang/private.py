@@ -29,10 +29,11 @@ import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import Store, TCPStore
 
-from orchestrator.engines.budget import PREFILLED, SAMPLED_AT_ONCE
+from orchestrator.engines.budget import KERNEL_IDS, PREFILLED, SAMPLED_AT_ONCE
 from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
+from orchestrator.engines.sglang.blending_rows import plain_row_type, words_of
+from orchestrator.engines.sglang.calls import ROWS, Drawing, Settings
 from orchestrator.engines.sglang.shards import agreed
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Student, Tempered
@@ -59,6 +60,7 @@ _libraries: list[torch.library.Library] = []  # operators exist as long as their
 _space: list[tuple[TokenSpace, Owner]] = []  # this process's token space, parsed from SPACE
 # Variable for SGLang's processes, in JSON: valid ids, stop ids of student and teacher, owner.
 SPACE = "TRB_SGLANG_SPACE"
+KERNEL = "TRB_SGLANG_KERNEL"  # variable for the same: set to anything, Triton draws
 
 
 # --- processes ---
@@ -139,6 +141,7 @@ def open_engine(settings: Settings) -> Any:
     """Start SGLang's engine in the weights of `settings.model`."""
     space = (settings.valid, settings.student_eos, settings.teacher_eos, settings.owner)
     os.environ[SPACE] = json.dumps(space)
+    os.environ[KERNEL] = "1" if settings.kernel else ""
     # The setup may ask for more than a model's configuration allows; other engines permit it, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
     if settings.shards > 1 and not settings.gpu:
@@ -368,23 +371,28 @@ def last_sign(engine: Any) -> float:
 
 
 class Fetched:
-    """A tensor on its way to the host; reading a row waits for the copy."""
+    """Records (B, W) of int32 words on their way to the host, read as the bytes of each row.
 
-    def __init__(self, rows: Tensor):
+    The first row that is read waits for the copy.
+    """
+
+    def __init__(self, words: Tensor):
         self._event = None
-        if rows.is_cuda:
-            self._host = rows.to("cpu", non_blocking=True)
+        if words.is_cuda:
+            self._host = words.to("cpu", non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
         else:
-            self._host = rows
-        self._rows: Any | None = None
+            self._host = words
+        self._rows: list[bytes] | None = None
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int) -> bytes:
         if self._rows is None:
             if self._event is not None:
                 self._event.synchronize()
-            self._rows = self._host.numpy()
+            size = 4 * self._host.shape[1]
+            data = self._host.numpy().tobytes()
+            self._rows = [data[start : start + size] for start in range(0, len(data), size)]
         return self._rows[row]
 
 
@@ -417,48 +425,82 @@ def token_space() -> tuple[TokenSpace, Owner]:
 def draw_tokens(
     logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any = None
 ) -> tuple[Tensor, dict[str, Fetched]]:
-    """The next token (B,) of each request, and its recorded values, from logits (B, V).
+    """The next token (B,) of each request, and its record, from logits (B, V).
 
     `draws` are the fields of `Draw`, `positions` (B,) the positions of the last fed tokens, and
-    `shards` the process group of a sharded engine. Only forced tokens wait for the device.
+    `shards` the process group of a sharded engine. Only forced tokens wait for the device, and
+    those only where torch draws.
     """
+    if os.environ.get(KERNEL) and draws[0]["support"] <= KERNEL_IDS:
+        return _draw_by_kernel(logits, draws, positions)
     rows = max(1, SAMPLED_AT_ONCE // logits.shape[1])
-    tokens, log_probs, support = [], [], []
+    tokens, words = [], []
     for start in range(0, len(logits), rows):
         part = slice(start, start + rows)
         drawn = _draw_part(logits[part], draws[part], positions[part], shards)
         tokens.append(drawn[0])
-        log_probs.append(drawn[1])
-        support.append(drawn[2])
-    kept = {LOG_PROBS: Fetched(torch.cat(log_probs))}
-    if draws[0]["support"]:
-        kept[SUPPORT] = Fetched(torch.cat(support))
-    return torch.cat(tokens), kept
+        words.append(drawn[1])
+    return torch.cat(tokens), {ROWS: Fetched(torch.cat(words))}
+
+
+def _draw_by_kernel(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor
+) -> tuple[Tensor, dict[str, Fetched]]:
+    """Do the same in Triton, in an engine without shards."""
+    from orchestrator.engines.common import vocabulary_kernels
+
+    space, owner = token_space()
+    forced = None
+    if any(draw["forced"] for draw in draws):
+        ids = [torch.tensor(draw["forced"], dtype=torch.int64) for draw in draws]
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1)
+        forced = padded.to(logits.device, non_blocking=True)
+    tokens, words = vocabulary_kernels.draw(
+        logits,
+        space,
+        owner,
+        draws[0]["tau"],
+        draws[0]["support"],
+        _keys(draws, logits.device),
+        positions,
+        forced,
+    )
+    return tokens, {ROWS: Fetched(words)}
+
+
+def _keys(draws: list[dict[str, Any]], device: torch.device) -> Tensor:
+    """Seed and length of the prompt of each request (B, 2), in one copy to the device."""
+    keys = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws])
+    return keys.to(device, non_blocking=True)
 
 
 def _draw_part(
     logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (b,), log p and log μ of each (b, 2), and support ids (b, K) of a part of a batch."""
+) -> tuple[Tensor, Tensor]:
+    """Tokens (b,) of a part of a batch, and words (b, W) of their records (`plain_row_type`)."""
     space, owner = token_space()
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
     tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
     log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
-    seeds_and_prompts = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws])
-    seeds_and_prompts = seeds_and_prompts.to(logits.device, non_blocking=True)  # in one copy
+    keys = _keys(draws, logits.device)
     # Uniforms belong to positions of the response, so that a retracted request repeats none.
-    responses = positions - seeds_and_prompts[:, 1] + 1
-    tokens = speculation.sample(log_mu, keyed_uniforms(seeds_and_prompts[:, 0], responses))
+    responses = positions - keys[:, 1] + 1
+    tokens = speculation.sample(log_mu, keyed_uniforms(keys[:, 0], responses))
     if shards is not None:
         tokens = agreed(tokens, shards)
     if any(draw["forced"] for draw in draws):
         for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
             if position < len(draw["forced"]):
                 tokens[row] = draw["forced"][position]
-    student = speculation.log_prob_of(tokens, log_p)
-    behavior = speculation.log_prob_of(tokens, log_mu)
-    support = log_p.topk(draws[0]["support"], dim=-1).indices.int()
-    return tokens, torch.stack([student, behavior], -1).float(), support
+    values = {
+        "token": tokens,
+        "student": speculation.log_prob_of(tokens, log_p),
+        "behavior": speculation.log_prob_of(tokens, log_mu),
+    }
+    support = draws[0]["support"]
+    if support:
+        values["support_ids"] = log_p.topk(support, dim=-1).indices
+    return tokens, words_of(values, plain_row_type(support))
 
 
 def _sampler_class() -> Any:

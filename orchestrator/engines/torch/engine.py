@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from orchestrator.engines.budget import Situation
+from orchestrator.engines.budget import Situation, by_kernel
 from orchestrator.engines.common.causal import log_probs_of
 from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.common.scoring import score
@@ -160,4 +160,6 @@ class TorchScorer:
 
     def score(self, rollouts: Rollouts) -> TeacherScores:
         """The teacher's statistics at every visited prefix."""
-        return score(self._store.teacher, rollouts, pass_tokens(self._store.job, "scoring"))
+        job = self._store.job
+        kernel = by_kernel(job.runtime, job.setup)
+        return score(self._store.teacher, rollouts, pass_tokens(job, "scoring"), kernel=kernel)

@@ -20,6 +20,7 @@ from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
 
+from orchestrator.engines.budget import by_kernel
 from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import best_device
 from orchestrator.engines.common.head_loss import head_logits
@@ -71,6 +72,7 @@ class Rank:
             self._device = torch.device("cuda", number)
         self._student: OpenedModel | None = None
         self._teacher: OpenedModel | None = None
+        self._kernel = False  # reads the teacher's logits
         join_group(self._device, number, ranks, meeting)
 
     # --- the teacher ---
@@ -79,6 +81,7 @@ class Rank:
         """Load the teacher in the forward pass's dtype; returns whether its passes are packed."""
         self._teacher = None  # frees the memory of an earlier one first
         self._teacher = self._open("teacher", job, passes)
+        self._kernel = by_kernel(job.runtime, job.setup)
         return self._teacher.packed
 
     def score(self, batches: Sequence[MicroBatch]) -> list[TeacherScores]:
@@ -96,11 +99,17 @@ class Rank:
         targets = batch.targets
 
         def read(hidden: Tensor, head: Tensor) -> TeacherScores:
-            def log_prob(part: Tensor) -> Tensor:
-                return teacher.space.teacher_log_prob(teacher.logits(part, head))
+            def logits(part: Tensor) -> Tensor:
+                return teacher.logits(part, head)
 
-            predicting = hidden[given.rows, given.columns]
-            return read_teacher(predicting, log_prob, targets.tokens, targets.support)
+            return read_teacher(
+                hidden[given.rows, given.columns],
+                logits,
+                teacher.space,
+                targets.tokens,
+                targets.support,
+                self._kernel,
+            )
 
         return teacher.model.forward(given, read)
 

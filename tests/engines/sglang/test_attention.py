@@ -1,11 +1,16 @@
-"""Which attention kernels an engine is started with."""
+"""Which kernels an engine is started with."""
 
 from __future__ import annotations
 
 import pytest
 
 from orchestrator.config import AttentionName
-from orchestrator.engines.sglang.attention import Capability, attention_backend, environment
+from orchestrator.engines.sglang.attention import (
+    Capability,
+    attention_backend,
+    draws_by_kernel,
+    environment,
+)
 from orchestrator.errors import UserError
 
 A100, L40S, H100, B200 = (8, 0), (8, 9), (9, 0), (10, 0)
@@ -66,3 +71,27 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=right):
         attention_backend(asked, dtype, card)
+
+
+def test_one_gpu_draws_by_kernel_unless_asked_otherwise() -> None:
+    assert draws_by_kernel(None, None, H100, 1)
+    assert draws_by_kernel("triton", None, A100, 1)
+    assert not draws_by_kernel("torch", None, H100, 1)
+    assert not draws_by_kernel(None, None, H100, 2)
+    assert not draws_by_kernel(None, "torch_native", None, 1)
+    assert not draws_by_kernel(None, "triton", None, 1), "interpreted only if asked"
+    assert draws_by_kernel("triton", "triton", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("attention", "card", "shards", "right"),
+    [
+        (None, H100, 2, "expected torch, or nothing, where several GPUs sample together"),
+        ("torch_native", None, 1, "expected torch, or nothing, on a machine without a GPU"),
+    ],
+)
+def test_a_kernel_that_cannot_draw_is_refused(
+    attention: str | None, card: Capability | None, shards: int, right: str
+) -> None:
+    with pytest.raises(UserError, match=f"runtime.logits_kernel: 'triton': {right}"):
+        draws_by_kernel("triton", attention, card, shards)

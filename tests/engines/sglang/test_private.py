@@ -12,7 +12,8 @@ import torch
 from scipy import stats
 
 from orchestrator.engines.sglang import private
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Draw, Settings
+from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
+from orchestrator.engines.sglang.calls import ROWS, Draw, Settings
 from orchestrator.engines.sglang.engine import seed_of
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.vocabulary import TokenSpace
@@ -50,13 +51,12 @@ def test_tokens_have_the_law_of_the_token_space(
     assert counts[law == 0].sum() == 0, "padding and the other model's EOS are never drawn"
     there = law > 0
     assert stats.chisquare(counts[there], 20_000 * law[there]).pvalue > 1e-4
-    for row in range(5):
-        token = int(tokens[row])
-        wanted = [plain[token].log(), law[token].log()]
-        torch.testing.assert_close(
-            torch.tensor(kept[LOG_PROBS][row]).double(), torch.stack(wanted), atol=1e-5, rtol=0
-        )
-        assert kept[SUPPORT][row].tolist() == plain.topk(3).indices.tolist()
+    records = unpack([kept[ROWS][row] for row in range(len(tokens))], plain_row_type(3))
+    assert records["token"].tolist() == tokens.tolist()
+    for name, expected_law in (("student", plain), ("behavior", law)):
+        found = torch.from_numpy(records[name].copy()).double()
+        torch.testing.assert_close(found, expected_law[tokens].log(), atol=1e-5, rtol=0)
+    assert (records["support_ids"] == plain.topk(3).indices.numpy()).all()
 
 
 def test_uniforms_are_uniform_in_seeds_and_in_positions() -> None:
@@ -89,13 +89,36 @@ def test_forced_ids_are_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, kept = private.draw_tokens(LOGITS.repeat(2, 1), draws, torch.tensor([3, 2]))
     assert tokens.tolist() == [5, 6]
     log_p = expected("student", 1.0).log()
-    assert kept[LOG_PROBS][1][0] == pytest.approx(float(log_p[6]), abs=1e-5)
+    (record,) = unpack([kept[ROWS][1]], plain_row_type(0))
+    assert record["student"] == pytest.approx(float(log_p[6]), abs=1e-5)
+
+
+@pytest.mark.parametrize("support", [0, 3])
+def test_a_record_is_one_bytes_object(support: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang pickles the records of all tokens one by one, between two steps of the GPU."""
+    monkeypatch.setattr(private, "_space", [(SPACE, "student")])
+    draws = [vars(Draw(0, 4, support=support))] * 2
+    _, kept = private.draw_tokens(LOGITS.repeat(2, 1), draws, torch.tensor([3, 3]))
+    assert list(kept) == [ROWS]
+    for row in range(2):
+        assert type(kept[ROWS][row]) is bytes
+        assert len(kept[ROWS][row]) == plain_row_type(support).itemsize == 4 * (3 + support)
 
 
 def granted(tokens: int) -> Settings:
     return Settings(
         "/model", "bfloat16", "student", 16, 0, 15, 8, True, 1.0, tokens, 4, takes_turns=False
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precise", "asked"),
+    [("bfloat16", True, True), ("bfloat16", False, False), ("float32", True, False)],
+)
+def test_sglang_is_asked_for_logits_in_float32(dtype: str, precise: bool, asked: bool) -> None:
+    """In float32 all of its numbers are."""
+    settings = replace(granted(1), dtype=dtype, precise_head=precise)
+    assert private._arguments(settings)["enable_fp32_lm_head"] == asked
 
 
 class MadeEngine:

@@ -70,6 +70,13 @@ def test_tritons_attention_fits_on_each_card(card: str) -> None:
             assert taken <= room, f"{kernel} for {shape} on {card}"
 
 
+def test_the_kernels_that_read_logits_are_built_for_each_card(card: str) -> None:
+    room = CARDS[card].shared_kib * 1024
+    for kernels in started(card)["sampler"]:
+        assert sorted(kernels) == ["_draw_rows", "_read_blocks", "_score_rows"]
+        assert max(kernels.values()) <= room
+
+
 def test_padding_reads_zeros_once_the_cache_is_taken_again(card: str) -> None:
     assert started(card)["table"] == [[0, 0], [7, 7], [7, 7]]
 

@@ -1,7 +1,7 @@
-"""SGLang on Triton's attention kernels, interpreted: the code that a GPU runs, without its
-hardware.
+"""SGLang on Triton's kernels, interpreted: the code that a GPU runs, without its hardware.
 
-The kernels are those of `runtime.attention_backend=triton`. Their interpreter is about 40 times
+The kernels are those of `runtime.attention_backend=triton`, and of the student alone those of
+`runtime.logits_kernel`. Their interpreter is about 40 times
 slower, so there are few requests of few tokens. What is sampled is compared with plain forward
 passes and with the torch engine.
 """
@@ -37,9 +37,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """The tiny pair, for engines on Triton's kernels."""
     skip_without("sglang")
     found = job_of(tiny.worker_spec(tmp_path_factory.mktemp("pair"), draft_length=DRAFTED))
-    return replace(
-        found, runtime=replace(found.runtime, attention_backend="triton"), takes_turns=True
-    )
+    runtime = replace(found.runtime, attention_backend="triton", logits_kernel="triton")
+    return replace(found, runtime=runtime, takes_turns=True)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +82,7 @@ def check_log_probs(rollouts: Rollouts) -> None:
 def test_engines_are_asked_for_tritons_kernels(job: Job) -> None:
     assert settings(job, job.initial, "student").attention == "triton"
     assert blending_settings(job).attention == "triton"
+    assert settings(job, job.initial, "student").kernel
 
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.7)])
