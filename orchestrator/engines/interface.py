@@ -62,7 +62,8 @@ class Job:
     needs no teacher, and reserves no memory for either. With `lora` the trainer updates adapters
     alone. An engine that shards spreads the scoring and learning models over `ranks` processes, or
     the sampling model over the GPUs `on`. Roles that share GPUs take turns (`takes_turns`): each
-    releases the memory that only its own work needs.
+    releases the memory that only its own work needs. Earlier attempts at the work ran out of memory
+    `shortages` times.
     """
 
     setup: Setup
@@ -76,6 +77,7 @@ class Job:
     on: Gpus = ONE_GPU
     takes_turns: bool = False
     lora: Lora | None = None
+    shortages: int = 0
 
 
 @dataclass(frozen=True)

@@ -129,11 +129,15 @@ class TrainingProcess:
 
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
-    """Halve the micro-batch once for each attempt that ran `out_of_memory`."""
+    """Halve the micro-batch once for each attempt that ran `out_of_memory`.
+
+    A serving engine takes a smaller cache, too (`sglang.calls.leaner`).
+    """
     if not out_of_memory:
         return spec
     tokens = max(1, (spec.runtime.micro_batch_tokens or MOST_TOKENS) >> out_of_memory)
-    return replace(spec, runtime=replace(spec.runtime, micro_batch_tokens=tokens))
+    runtime = replace(spec.runtime, micro_batch_tokens=tokens)
+    return replace(spec, runtime=runtime, shortages=out_of_memory)
 
 
 def _open(runs: Path, unit_id: str) -> RunWriter:

@@ -75,4 +75,5 @@ def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
         on=Gpus.of(unit.placement, role),
         takes_turns=unit.placement.takes_turns,
         lora=lora_of(unit),
+        shortages=spec.shortages,
     )

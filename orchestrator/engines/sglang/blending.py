@@ -72,7 +72,7 @@ class SglangStudent(SglangSampler):
     def start(self, teacher: bool) -> None:
         """Bring up the engine that the first behavior needs."""
         self._switch(teacher)
-        self._opened().start()
+        self._come_up()
 
     def load(self, weights: WeightsRef) -> None:
         """Put these weights into the engine that is up."""
@@ -132,7 +132,7 @@ class SglangStudent(SglangSampler):
             for folder in (self._folder, self._job.teacher):
                 assert folder is not None, "this job was opened without a teacher"
                 verify_files(Path(folder.path), folder.files, folder.remedy)
-            self._process = EngineProcess(blending_settings(self._job))
+            self._process = self._new_process(blending_settings(self._job))
         return super()._opened()
 
     def _draft_length(self, behavior: Behavior, rows: int) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from orchestrator.engines.budget import RESERVED_SLOTS
 from orchestrator.engines.interface import Owner
 
 LOG_PROBS = "log_probs"  # of each token: (log p, log μ)
@@ -35,7 +36,8 @@ class Settings:
     `needed_gib` of the GPU must be free before the start; None without a GPU. An engine that
     `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
     per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
-    None leaves them to SGLang. With a `precise_head` logits are made in float32.
+    None leaves them to SGLang. With a `precise_head` logits are made in float32. Engines of the same
+    job ran out of memory `shortages` times before (`leaner`).
     """
 
     model: str
@@ -54,6 +56,20 @@ class Settings:
     shards: int = 1
     attention: str | None = None
     precise_head: bool = True
+    shortages: int = 0
+
+
+def leaner(settings: Settings) -> Settings:
+    """The settings for the next start of an engine that ran out of memory.
+
+    The first shortage costs a tenth of the cache, which still holds one longest sequence. Each later
+    one halves the requests as well.
+    """
+    longest = settings.context + RESERVED_SLOTS
+    tokens = min(settings.cache_tokens, max(longest, settings.cache_tokens * 9 // 10))
+    requests = settings.requests if not settings.shortages else max(1, settings.requests // 2)
+    shortages = settings.shortages + 1
+    return replace(settings, cache_tokens=tokens, requests=requests, shortages=shortages)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
 from orchestrator.engines.sglang.shards import agreed
+from orchestrator.errors import EngineOutOfMemory
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.policy.vocabulary import TokenSpace
@@ -147,15 +148,20 @@ def open_engine(settings: Settings) -> Any:
 
 
 def check_cache(engine: Any, settings: Settings) -> Any:
-    """Return the engine, or raise RuntimeError if its KV cache differs; SGLang only warns."""
+    """Return the engine, unless its KV cache has another size; SGLang only warns.
+
+    Raises EngineOutOfMemory for a smaller cache: SGLang found less free memory than was granted, as
+    when another process has taken some since. RuntimeError for a larger one.
+    """
     there = engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]
     # SGLang makes whole pages only, of 1 token on an H100, and of 64 on a B200.
-    if not settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
-        engine.shutdown()
-        raise RuntimeError(
-            f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted"
-        )
-    return engine
+    if settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
+        return engine
+    engine.shutdown()
+    kind = EngineOutOfMemory if there < settings.cache_tokens else RuntimeError
+    raise kind(
+        f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted"
+    )
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 Weights go to it as a model folder; tensors are written to one in shared memory first. In the
 engine's process, `private.update_weights` has SGLang read the folder and empties the prefix cache.
 A dead or silent process is replaced by a new one in the same weights. That costs only time, since
-responses depend on their own requests alone.
+responses depend on their own requests alone. After one that ran out of memory the new one has less
+(`calls.leaner`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,14 +24,21 @@ from torch import Tensor
 from orchestrator.engines.device import wait_for_memory
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.sglang import attention, toolchain
-from orchestrator.engines.sglang.calls import Answer, Digest, Generate, Load, Settings
-from orchestrator.errors import EngineLost
+from orchestrator.engines.sglang.calls import Answer, Digest, Generate, Load, Settings, leaner
+from orchestrator.errors import EngineLost, EngineOutOfMemory
 from orchestrator.liveness import pulse
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Result
 
 MODULE = "orchestrator.engines.sglang.server"
 START_S = 600.0  # to load some GB from a network file system, and to compile kernels
 SHARED_MEMORY = Path("/dev/shm")
+# Texts of torch, CUDA, Triton and NCCL, of torch's memory saver, whose error 2 is a lack of memory,
+# and of SGLang 0.5.20 (`model_executor/pool_configurator.py`). Its "Decode out of memory" and the
+# like (`mem_cache/allocation.py`) tell of a full cache, for which less memory would be no help.
+SHORTAGE = re.compile(
+    r".*(?:OutOfMemoryError|C(?:UDA|uda)\b.*out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|(?:CUresult|cudaError) error: 2\b|Not enough memory\. Please try|can't allocate memory).*"
+)
 
 
 class EngineRefused(RuntimeError):
@@ -149,13 +158,22 @@ class EngineProcess:
             yield self._child
             whole = True
         except ChildFailed as failed:
+            if isinstance(failed.error, EngineOutOfMemory) or SHORTAGE.search(str(failed)):
+                raise self._shortage("", str(failed.error)) from failed
             raise EngineRefused(f"SGLang: {failed}") from failed
         except ChildLost as lost:
             printed = f"SGLang printed:\n{lost.printed}\n" if lost.printed else ""
+            if named := SHORTAGE.findall(lost.printed):
+                raise self._shortage(printed, named[-1].strip()) from lost
             raise EngineLost(f"{printed}{lost}") from lost
         finally:
             if not whole:
                 self.end()
+
+    def _shortage(self, printed: str, named: str) -> EngineOutOfMemory:
+        """The error of an engine that ran out of memory; the next one gets less."""
+        self._settings = leaner(self._settings)
+        return EngineOutOfMemory(f"{printed}the SGLang engine ran out of memory: {named}")
 
 
 def _roomy(tensors: Mapping[str, Tensor]) -> Path | None:
