@@ -13,7 +13,9 @@ Roles that share a GPU take turns. The sampler releases its KV cache before scor
 the learner's state lies in host memory while others work. Weights of sampler and scorer stay, and
 so do captured CUDA graphs. Roles with their own GPUs (`apart`) hold only their own memory. The G
 GPUs of a role divide weights, learner state and caches; each has its own contexts, workspace and
-margin.
+margin. New weights may come to SGLang through a copy on the GPU that it shares with the learner. The
+copy exists while they are loaded, in place of the released KV cache; without room for it they come
+through the host.
 
 `engines.device.granted` asks for the budget of its process, with the card's memory times the
 placement's `gpu_share`. The torch engine reads the result itself. For SGLang,
@@ -56,7 +58,7 @@ GRAPH_BYTES = 2**21
 # Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
 LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
-SAMPLER_BYTES = 22  # per such logit: counted
+SAMPLER_BYTES = 26  # per such logit: counted, with the float64 copy of its sum
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
 ROUND_VALUES = 2**28
 JUDGED_AT_ONCE = 2**25  # of these values, judged at once
