@@ -122,6 +122,13 @@ AttentionName = Annotated[
         flashinfer="FlashInfer's, bfloat16",
     ),
 ]
+WeightsPath = Annotated[
+    Literal["device", "host"],
+    Choices(
+        device="as a handle to memory of the GPU that learner and sampler share, else as host",
+        host="through memory of the host",
+    ),
+]
 TokenizerName = Annotated[
     Literal["characters", "bytes"],
     Choices(characters="the embedded world's characters", bytes="UTF-8 bytes"),
@@ -590,6 +597,7 @@ class Runtime(Section):
         AttentionName | None,
         "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`.",
     ] = None
+    weights: Annotated[WeightsPath, "How new weights come to SGLang."] = "device"
     micro_batch_tokens: Annotated[
         Count | None,
         "Tokens in one pass of scoring or learning, padding included; null: "

@@ -178,7 +178,10 @@ class Trainer(Protocol):
         ...
 
     def publish(self, step: int) -> WeightsRef:
-        """The weights after `step` steps, for samplers to load."""
+        """The weights after `step` steps, for samplers to load before the next update.
+
+        A trainer that takes turns then overwrites them.
+        """
         ...
 
     def export(self, folder: Path) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,8 +37,9 @@ class Settings:
     `needed_gib` of the GPU must be free before the start; None without a GPU. An engine that
     `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
     per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
-    None leaves them to SGLang. With a `precise_head` logits are made in float32. Engines of the same
-    job ran out of memory `shortages` times before (`leaner`).
+    None leaves them to SGLang. With a `precise_head` logits are made in float32. New weights come to
+    it `by_handle` of GPU memory, else through memory of the host. Engines of the same job ran out of
+    memory `shortages` times before (`leaner`).
     """
 
     model: str
@@ -56,6 +58,7 @@ class Settings:
     shards: int = 1
     attention: str | None = None
     precise_head: bool = True
+    by_handle: bool = False
     shortages: int = 0
 
 
@@ -112,6 +115,30 @@ class Load:
     """Call: sample from the weights in this folder, named `version`."""
 
     folder: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The bytes from `start` to `end` of a flat memory: a tensor of `dtype`, such as `bfloat16`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class LoadTensors:
+    """Call: sample from the tensors in one flat memory of the caller, named `version`.
+
+    `opener` is a function with its arguments. In another process it returns that memory as a tensor
+    of bytes.
+    """
+
+    opener: tuple[Callable[..., Any], tuple[Any, ...]]
+    slots: list[Slot]
     version: str
 
 

@@ -327,6 +327,11 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
             job.runtime.attention_backend, setup.engine.dtype, capability()
         ),
         precise_head=setup.engine.head_dtype == "float32",
+        # Shards would each need a handle. Without turns the GPU has no room beside the cache.
+        by_handle=budget is not None
+        and job.runtime.weights == "device"
+        and job.takes_turns
+        and job.on.count == 1,
     )
 
 

@@ -17,6 +17,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import pickle
 import socket
 import sys
 import tempfile
@@ -32,7 +33,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from orchestrator.engines.budget import PREFILLED, SAMPLED_AT_ONCE
 from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
+from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, LoadTensors, Settings
 from orchestrator.engines.sglang.shards import agreed
 from orchestrator.errors import EngineOutOfMemory
 from orchestrator.policy import laws, speculation
@@ -87,6 +88,7 @@ def prepare() -> None:
         register_sampler_backend(name, _sampler_class())
     _let_padding_read_zeros()
     _let_schedulers_digest()
+    _let_updates_be_refused()
 
 
 def _let_padding_read_zeros() -> None:
@@ -111,6 +113,23 @@ def _let_schedulers_digest() -> None:
     """Give each scheduler the method that `tensor_digests` calls."""
     scheduler = importlib.import_module("sglang.srt.managers.scheduler")
     scheduler.Scheduler.write_digests = _write_digests
+
+
+def _let_updates_be_refused() -> None:
+    """Answer an update from unfit tensors with its error, as SGLang answers one from unfit files.
+
+    SGLang would end the scheduler.
+    """
+    worker = importlib.import_module("sglang.srt.managers.tp_worker").BaseTpWorker
+    update = worker.update_weights_from_tensor
+
+    def answered(self: Any, request: Any) -> tuple[bool, str]:
+        try:
+            return update(self, request)
+        except Exception as error:
+            return False, f"{type(error).__name__}: {error}"
+
+    worker.update_weights_from_tensor = answered
 
 
 def _listen_on_loopback() -> None:
@@ -260,6 +279,49 @@ async def update_weights(engine: Any, folder: str, version: str) -> None:
     done, message, *_ = await engine.tokenizer_manager.update_weights_from_disk(asked, None)
     if not done:
         raise RuntimeError(f"the weights in {folder} cannot be loaded: {message}")
+
+
+class _Opened:
+    """Pickles as the tensor that an `opener` returns in the process that reads the pickle."""
+
+    def __init__(self, opener: tuple[Any, tuple[Any, ...]]):
+        self._opener = opener
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._opener
+
+
+async def take_weights(engine: Any, call: LoadTensors) -> None:
+    """Load the tensors of a call into a running engine, and empty its prefix cache. RuntimeError.
+
+    Each scheduler opens the memory itself and copies its shard. Its unpickler admits names of torch
+    and SGLang alone; the pickle is from here.
+    """
+    from sglang.srt.managers.io_struct import UpdateWeightsFromTensorReqInput
+    from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorMetadata
+
+    metadata = [
+        FlattenedTensorMetadata(
+            name=slot.name,
+            shape=torch.Size(slot.shape),
+            dtype=getattr(torch, slot.dtype),
+            start_idx=slot.start,
+            end_idx=slot.end,
+            numel=slot.end - slot.start,
+        )
+        for slot in call.slots
+    ]
+    bucket = pickle.dumps({"flattened_tensor": _Opened(call.opener), "metadata": metadata})
+    asked = UpdateWeightsFromTensorReqInput(
+        serialized_named_tensors=[bucket] * engine.server_args.tp_size,
+        load_format="flattened_bucket",
+        weight_version=call.version,
+        flush_cache=True,
+        abort_all_requests=True,
+    )
+    done, message = await engine.tokenizer_manager.update_weights_from_tensor(asked, None)
+    if not done:
+        raise RuntimeError(f"the weights of the trainer cannot be loaded: {message}")
 
 
 def tensor_digests(engine: Any) -> dict[str, str]:

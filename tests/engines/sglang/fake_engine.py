@@ -1,7 +1,8 @@
 """An engine's process without SGLang: `python -m tests.engines.sglang.fake_engine`.
 
-It runs out of memory at once if its cache is the one that `CARD_HOLDS` says or larger. Else it
-answers a `Digest` with the size of its cache and of its batch, and a `Load` never.
+It runs out of memory at once if its cache is larger than `CARD_HOLDS`. Else it answers a `Digest`
+with the size of its cache and of its batch, refuses tensors `by_handle`, and reads others. If there
+is a variable `HANGS`, it writes into that file where the weights are, and never answers.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from orchestrator.engines.sglang.calls import Digest, Settings
+from orchestrator.engines.sglang.calls import Digest, Load, LoadTensors, Settings
 from orchestrator.liveness.children import Parent, serve
 
 CARD_HOLDS = "TRB_TEST_CARD_HOLDS"  # tokens
+HANGS = "TRB_TEST_HANGS"
 SHORTAGE = """\
 [2026-11-26 01:00:00] Scheduler hit an exception: Traceback (most recent call last):
   File "scheduler.py", line 1, in run_scheduler_process
@@ -31,10 +34,25 @@ def open_fake(settings: Settings, parent: Parent) -> Callable[[Any], Any]:
         print(SHORTAGE, flush=True)
         os._exit(1)
 
-    def answer(call: Any) -> dict[str, str]:
-        if not isinstance(call, Digest):
+    loaded = ""
+
+    def answer(call: Any) -> dict[str, str] | None:
+        nonlocal loaded
+        if isinstance(call, Digest):
+            return {
+                "cache": str(settings.cache_tokens),
+                "requests": str(settings.requests),
+                "loaded": loaded,
+            }
+        assert isinstance(call, Load | LoadTensors)
+        if HANGS in os.environ:
+            where = call.folder if isinstance(call, Load) else call.opener[1][0]
+            Path(os.environ[HANGS]).write_text(f"{where}\n")
             time.sleep(3600)
-        return {"cache": str(settings.cache_tokens), "requests": str(settings.requests)}
+        if settings.by_handle:
+            raise RuntimeError("CUDA error: invalid resource handle")
+        loaded = call.version
+        return None
 
     return answer
 
