@@ -129,6 +129,13 @@ LogitsKernel = Annotated[
         torch="torch's operations, the reference, in fourteen passes and more",
     ),
 ]
+WeightsPath = Annotated[
+    Literal["device", "host"],
+    Choices(
+        device="as a handle to memory of the GPU that learner and sampler share, else as host",
+        host="through memory of the host",
+    ),
+]
 TokenizerName = Annotated[
     Literal["characters", "bytes"],
     Choices(characters="the embedded world's characters", bytes="UTF-8 bytes"),
@@ -607,6 +614,7 @@ class Runtime(Section):
         "Reads the teacher's logits on GPUs, and draws from the student's in SGLang; null: triton on "
         "GPUs, except where several sample together, else torch.",
     ] = None
+    weights: Annotated[WeightsPath, "How new weights come to SGLang."] = "device"
     micro_batch_tokens: Annotated[
         Count | None,
         "Tokens in one pass of scoring or learning, padding included; null: "

@@ -41,6 +41,13 @@ class GpuFull(EngineLost):
     """An engine cannot start because other processes hold the memory granted to it."""
 
 
+class EngineOutOfMemory(EngineLost):
+    """An engine's process ran out of memory, or got less than its settings count on.
+
+    It may be started again with less.
+    """
+
+
 class RankLost(RuntimeError):
     """One process of a multi-process engine is gone with its state. New processes may succeed."""
 

@@ -15,7 +15,9 @@ so do captured CUDA graphs. Where the card holds all of it beside a cache of at 
 its requests, nothing is moved (`Budget.resident`): the learner's memory is then a part of every
 other role's budget, and the sampler's of the learner's. Roles with their own GPUs (`apart`) hold
 only their own memory. The G GPUs of a role divide weights, learner state and caches; each has its
-own contexts, workspace and margin.
+own contexts, workspace and margin. New weights may come to SGLang through a copy on the GPU that it
+shares with the learner. The copy exists while they are loaded, in place of the released KV cache or
+of the passes of a learner that stays; without room for it they come through the host.
 
 `engines.device.granted` asks for the budget of its process, with the card's memory times the
 placement's `gpu_share`. The torch engine reads the result itself. For SGLang,
@@ -57,7 +59,9 @@ GRAPH_BYTES = 2**21
 # Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
 LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
-SAMPLER_BYTES = 22  # per such logit by torch's operations: counted
+SAMPLER_BYTES = (
+    26  # per such logit by torch's operations: counted, with the float64 copy of its sum
+)
 KERNEL_BLOCK = 4096  # logits that a program of the kernel reads
 KERNEL_IDS = 32  # most support ids that the kernel ranks; torch reads logits for more of them
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import os
 import subprocess
@@ -138,6 +139,14 @@ def pass_tokens(job: Job, situation: Literal["scoring", "learning"]) -> int:
     return MOST_TOKENS if there is None else there.tokens
 
 
+def drop_garbage() -> None:
+    """Free objects that only refer to each other, and return torch's unused GPU memory."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()  # does nothing in a process that has used no GPU
+
+
 def wait_for_memory(
     needed_gib: float,
     purpose: str,
@@ -147,9 +156,12 @@ def wait_for_memory(
 ) -> None:
     """Wait until `needed_gib` of the GPU are free. Raises GpuFull with the holders after `limit_s`.
 
-    The kernel ends a process before the driver has reclaimed all of its memory.
+    The kernel ends a process before the driver has reclaimed all of its memory. This process itself
+    may hold models in garbage that Python has not collected.
     """
     end = time.monotonic() + limit_s
+    if free() < needed_gib:
+        drop_garbage()
     while (there := free()) < needed_gib:
         if time.monotonic() >= end:
             by = "; ".join(map(str, held_by())) or "no process that can be seen from here"

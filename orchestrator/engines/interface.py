@@ -63,7 +63,8 @@ class Job:
     alone. An engine that shards spreads the scoring and learning models over `ranks` processes, or
     the sampling model over the GPUs `on`. Roles that share GPUs take turns (`takes_turns`): each
     releases the memory that only its own work needs, unless all of it fits side by side beside
-    the engines of the situations in which the trial samples (`sampling`; `engines.budget`).
+    the engines of the situations in which the trial samples (`sampling`; `engines.budget`). Earlier
+    attempts at the work ran out of memory `shortages` times.
     """
 
     setup: Setup
@@ -78,6 +79,7 @@ class Job:
     takes_turns: bool = False
     lora: Lora | None = None
     sampling: tuple[Situation, ...] = ()
+    shortages: int = 0
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,10 @@ class Trainer(Protocol):
         ...
 
     def publish(self, step: int) -> WeightsRef:
-        """The weights after `step` steps, for samplers to load."""
+        """The weights after `step` steps, for samplers to load before the next update.
+
+        A trainer that takes turns then overwrites them.
+        """
         ...
 
     def export(self, folder: Path) -> Mapping[str, str]:

@@ -21,7 +21,8 @@ on.
 
 `failure_of` classifies an attempt that ends with an error. A user's mistake, wrong weights, a
 diverged run or a programming error would recur; a lost process, node or device would not, nor a
-lack of memory with smaller batches. The process of the attempt calls it, so torch and Ray are imported already.
+lack of memory with smaller batches and caches (`training_process.leaner`). The process of the
+attempt calls it, so torch and Ray are imported already.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dataclasses import dataclass
 from orchestrator.errors import (
     FULL,
     EngineLost,
+    EngineOutOfMemory,
     LeaseHeld,
     NotFinite,
     RankLost,
@@ -88,6 +90,8 @@ def failure_of(error: Exception) -> Failure:
             return Failure(NOT_FINITE, last, passes=False)
         case WrongWeights():
             return Failure(WRONG_WEIGHTS, last, passes=False)
+        case EngineOutOfMemory():
+            return Failure(OUT_OF_MEMORY, last, passes=True)
         case RankLost() | EngineLost():
             return Failure("lost", last, passes=True)
     full = full_disk(error)

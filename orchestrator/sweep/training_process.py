@@ -132,12 +132,13 @@ def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
     """Halve the micro-batch once for each attempt that ran `out_of_memory`.
 
     The learner also computes its layers again instead of keeping them, and takes turns on its GPU.
+    A serving engine takes a smaller cache, too (`sglang.calls.leaner`).
     """
     if not out_of_memory:
         return spec
     tokens = max(1, (spec.runtime.micro_batch_tokens or MOST_TOKENS) >> out_of_memory)
     runtime = replace(spec.runtime, micro_batch_tokens=tokens, checkpointing=True, resident=False)
-    return replace(spec, runtime=runtime)
+    return replace(spec, runtime=runtime, shortages=out_of_memory)
 
 
 def _open(runs: Path, unit_id: str) -> RunWriter:

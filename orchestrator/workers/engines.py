@@ -85,4 +85,5 @@ def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
         takes_turns=unit.placement.takes_turns,
         lora=lora_of(unit),
         sampling=sampling_of(unit),
+        shortages=spec.shortages,
     )

@@ -61,6 +61,8 @@ class RolloutWorker:
         """
         sampler = self._sampler_for(behavior)
         if self._weights is not None and self._loaded is not self._weights:
+            # First, since an engine for other behaviors is ended, with its weights.
+            sampler.start(teacher=behavior.needs_teacher)
             sampler.load(self._weights)
             self._loaded = self._weights
         longest = max_tokens or self._spec.setup.training.max_response_tokens

@@ -18,6 +18,7 @@ class WorkerSpec:
     """One trial's roles: its unit and setup, and the folders of its models.
 
     Training starts from `initial`: the untrained student, or a checkpoint of a supervised stage.
+    Earlier attempts at the unit ran out of memory `shortages` times.
     """
 
     unit: Unit
@@ -28,6 +29,7 @@ class WorkerSpec:
     initial: ModelFolder
     data_dir: str | None
     trained_from: Mapping[str, Any] = field(default_factory=dict)  # the unit's record of its models
+    shortages: int = 0
 
 
 def resolved(spec: WorkerSpec) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from orchestrator.engines.budget import (
     scores_beside,
     slots_of,
 )
-from orchestrator.engines.memory import Gpus
+from orchestrator.engines.memory import Gpus, decoder
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning.rates import GPUS
@@ -81,7 +81,18 @@ def test_torch_draws_with_more_memory_than_the_kernel() -> None:
         (setup(SGLANG), DERIVED, Gpus(2)),
     ):
         found = budget(given, runtime, H100, "decoding", on)
-        assert found.parts["sampler"] == pytest.approx(2**25 * 22 / GIB)
+        assert found.parts["sampler"] == pytest.approx(2**25 * 26 / GIB)
+
+
+@pytest.mark.parametrize("name", ["qwen3-1.7b", "qwen3-0.6b"])
+@pytest.mark.parametrize("situation", ["decoding", "blending"])
+def test_a_copy_of_the_students_weights_has_room_in_place_of_the_cache(
+    situation: Situation, name: str
+) -> None:
+    chosen = setup(SGLANG, name=name)
+    parts = budget(chosen, DERIVED, H100, situation).parts
+    copy = decoder(chosen.student, chosen).weight_bytes / GIB
+    assert parts["KV cache"] > 2 * copy, "`sglang.process` wants that much to be free"
 
 
 def test_an_evaluator_has_the_gpu_for_itself() -> None:

@@ -4,10 +4,12 @@ peak.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,27 @@ def test_an_engine_waits_until_the_one_before_has_given_its_memory_back() -> Non
     readings: Iterator[float] = iter([4.0, 20.0, 61.0])
     wait_for_memory(60.0, "an engine", limit_s=60, free=lambda: next(readings), held_by=list)
     assert next(readings, None) is None, "it looked until there was enough, and no longer"
+
+
+def test_a_model_in_a_circle_of_references_is_dropped_before_an_engine_waits() -> None:
+    class Model:
+        """Holds itself, as a module does whose forward pass is bound to it."""
+
+    model = Model()
+    model.itself = model  # pyright: ignore[reportAttributeAccessIssue]
+    alive = weakref.ref(model)
+    del model
+    gc.disable()
+    try:
+        wait_for_memory(
+            60.0,
+            "an engine",
+            limit_s=0,
+            free=lambda: 61.0 if alive() is None else 53.5,
+            held_by=list,
+        )
+    finally:
+        gc.enable()
 
 
 def test_memory_that_never_comes_back_is_an_error_that_names_its_holders() -> None:

@@ -8,9 +8,11 @@ once.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -357,3 +359,32 @@ def test_verl_holds_no_logits_of_all_tokens(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "tests.engines.peak", "verl", name, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert 0 <= int(done.stdout.splitlines()[-1]) < MORE_LOGITS_BYTES / 5
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "opened-again"])
+def test_a_closed_engine_of_verl_leaves_no_model(again: bool, tmp_path: Path) -> None:
+    skip_without("verl")
+    engine = VerlEngine(job_of(tiny.worker_spec(tmp_path)))
+    gc.collect()
+    gc.disable()
+    try:
+        engine.scorer().start()
+        engine.trainer()
+        assert isinstance(engine._ranks, OneRank)
+        rank = engine._ranks._rank
+        assert rank is not None
+        assert rank._student is not None
+        assert rank._teacher is not None
+        models = [weakref.ref(each.model.module) for each in (rank._student, rank._teacher)]
+        del rank
+        if again:
+            engine.scorer().start()
+            assert models[1]() is None
+            engine.trainer()
+        else:
+            engine.close()
+        assert [model() for model in models] == [None, None]
+    finally:
+        gc.enable()
+        engine.close()

@@ -37,6 +37,9 @@ ANSWERED_FALSE = (
 # collected before a peak that is this much higher than the last one counts.
 COLLECT_BYTES = 2**27
 LARGE = 2**24  # elements
+# With a wider `dtype` these copy their whole input to it first (`ReduceOps.cpp`: `self.to(dtype)`).
+# CUDA's sums spare that for half precision to float32, and not for float32 to float64.
+WIDENING = (aten.sum, aten.mean, aten.prod, aten.cumsum, aten.cumprod)
 
 
 class Ledger(TorchDispatchMode):
@@ -101,7 +104,8 @@ class Ledger(TorchDispatchMode):
         else:
             out = func(*args, **kwargs)
         self.operations += 1
-        for leaf in tree_leaves(out):
+        widened = _widened(func, args, kwargs)  # lives until the operation is over
+        for leaf in tree_leaves((out, widened)):
             if isinstance(leaf, Tensor):
                 self._add(leaf)
         if self.live > self._collected + COLLECT_BYTES:
@@ -158,6 +162,17 @@ def _on_its_way(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     make = torch.zeros if tensor.numel() < LARGE else torch.empty
     with _disable_current_modes():
         return make(tensor.shape, dtype=dtype)
+
+
+def _widened(func: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """The copy of its input that a reduction makes in the wider dtype of its result, if any."""
+    dtype = kwargs.get("dtype")
+    if func.overloadpacket not in WIDENING or dtype is None:
+        return None
+    given = args[0].dtype
+    if dtype.itemsize <= given.itemsize or (given.itemsize == 2 and dtype is torch.float32):
+        return None
+    return torch.empty(args[0].shape, dtype=dtype, device=args[0].device)
 
 
 def _is_mask(index: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -28,13 +28,13 @@ class Offload:
         self._parameters = parameters
         self._adamw = adamw
         self._device = next(iter(parameters.values())).device
-        # `weight/NAME`, `exp_avg/NAME` or `exp_avg_sq/NAME` → its part of a buffer.
+        # `weight/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME` or `copy/NAME` → its part of a buffer.
         self._places: dict[str, Tensor] = {}
 
     def to_host(self) -> None:
         """Drop the gradients, and move weights and moments to the host."""
         self._adamw.zero_grad(set_to_none=True)
-        self._make_places()
+        self._make_places(self._tensors())
         for name, parameter in self._parameters.items():
             parameter.data = self._moved(f"weight/{name}", parameter.data)
             state = self._adamw.state[parameter]
@@ -54,30 +54,50 @@ class Offload:
             for key in self._moments(state):
                 state[key] = state[key].to(self._device, non_blocking=True, copy=True)
 
+    def copies(
+        self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype
+    ) -> dict[str, Tensor]:
+        """Copies of named weights on the host, in `dtype`, until the next call overwrites them.
+
+        Synchronise the device before reading them.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, weight in weights:
+            tensors[f"copy/{name}"] = weight
+        self._make_places(tensors, dtype)
+        copies: dict[str, Tensor] = {}
+        for key, weight in tensors.items():
+            copies[key.removeprefix("copy/")] = self._moved(key, weight.to(dtype))
+        return copies
+
     def _moments(self, state: Mapping[str, Tensor]) -> list[str]:
         """The names of existing moments: none before the first update."""
         return [key for key in MOMENTS if key in state]
 
-    def _make_places(self) -> None:
-        """Give tensors their places on the host: weights at first, moments once they exist."""
+    def _tensors(self) -> dict[str, Tensor]:
+        """Weights and existing moments, by the keys of their places."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             tensors[f"weight/{name}"] = parameter.data
             state = self._adamw.state[parameter]
             for key in self._moments(state):
                 tensors[f"{key}/{name}"] = state[key]
+        return tensors
+
+    def _make_places(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> None:
+        """Give tensors that have none their places on the host, in `dtype` or else their own."""
         sizes: dict[str, int] = {}
         for key, tensor in tensors.items():
             if key not in self._places:
-                sizes[key] = tensor.nbytes
+                sizes[key] = tensor.numel() * (dtype or tensor.dtype).itemsize
         for shared in buffers(sizes):
             end = sum(size for _, size in shared)
             buffer = torch.empty(end, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
             start = 0
             for key, size in shared:
                 tensor = tensors[key]
-                place = buffer[start : start + tensor.nbytes]
-                self._places[key] = place.view(tensor.dtype).view(tensor.shape)
+                place = buffer[start : start + sizes[key]].view(dtype or tensor.dtype)
+                self._places[key] = place.view(tensor.shape)
                 start += size
 
     def _moved(self, key: str, tensor: Tensor) -> Tensor:

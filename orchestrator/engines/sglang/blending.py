@@ -70,14 +70,24 @@ class SglangStudent(SglangSampler):
         self._weights: WeightsRef | None = None
 
     def start(self, teacher: bool) -> None:
-        """Bring up the engine that the first behavior needs."""
+        """Bring up the engine that the next behavior needs.
+
+        Once weights were loaded, another engine comes up with the next load or sample, in the
+        weights of that time.
+        """
         self._switch(teacher)
-        self._opened().start()
+        if self._weights is None:
+            self._come_up()
 
     def load(self, weights: WeightsRef) -> None:
-        """Put these weights into the engine that is up."""
+        """Put these weights into the engine that is up, or comes up next."""
         self._weights = weights
         super().load(weights)
+
+    def release(self) -> None:
+        """End the engine's processes, and forget loaded weights."""
+        super().release()
+        self._weights = None
 
     def _forced(self, ids: Sequence[int]) -> Drawing:
         if not self._beside_teacher:
@@ -126,17 +136,21 @@ class SglangStudent(SglangSampler):
         """Replace the engine by the one with or without the teacher, in the last loaded weights."""
         if self._beside_teacher == beside_teacher:
             return
-        self.release()
+        super().release()
         self._beside_teacher = beside_teacher
+
+    def _new_process(self, chosen: Settings) -> EngineProcess:
+        process = super()._new_process(chosen)
         if self._weights is not None:
-            super().load(self._weights)
+            process.start_in(self._weights)
+        return process
 
     def _opened(self) -> EngineProcess:
         if self._process is None and self._beside_teacher:
             for folder in (self._folder, self._job.teacher):
                 assert folder is not None, "this job was opened without a teacher"
                 verify_files(Path(folder.path), folder.files, folder.remedy)
-            self._process = EngineProcess(blending_settings(self._job))
+            self._process = self._new_process(blending_settings(self._job))
         return super()._opened()
 
     def _draft_length(self, behavior: Behavior, rows: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from orchestrator.engines.budget import RESERVED_SLOTS
 from orchestrator.engines.interface import Owner
 
 ROWS = "rows"  # of each token: a record of `blending_rows`, as bytes
@@ -34,7 +36,9 @@ class Settings:
     `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
     per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
     None leaves them to SGLang. With a `precise_head` logits are made in float32. With the
-    `kernel` Triton draws from them. The start and each load may take `start_s`.
+    `kernel` Triton draws from them. The start and each load may take `start_s`. New weights come to
+    it `by_handle` of GPU memory, else through memory of the host. Engines of the same job ran out of
+    memory `shortages` times before (`leaner`).
     """
 
     model: str
@@ -55,6 +59,21 @@ class Settings:
     attention: str | None = None
     precise_head: bool = True
     kernel: bool = False
+    by_handle: bool = False
+    shortages: int = 0
+
+
+def leaner(settings: Settings) -> Settings:
+    """The settings for the next start of an engine that ran out of memory.
+
+    The first shortage costs a tenth of the cache, which still holds one longest sequence. Each later
+    one halves the requests as well.
+    """
+    longest = settings.context + RESERVED_SLOTS
+    tokens = min(settings.cache_tokens, max(longest, settings.cache_tokens * 9 // 10))
+    requests = settings.requests if not settings.shortages else max(1, settings.requests // 2)
+    shortages = settings.shortages + 1
+    return replace(settings, cache_tokens=tokens, requests=requests, shortages=shortages)
 
 
 @dataclass(frozen=True)
@@ -97,6 +116,30 @@ class Load:
     """Call: sample from the weights in this folder, named `version`."""
 
     folder: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The bytes from `start` to `end` of a flat memory: a tensor of `dtype`, such as `bfloat16`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class LoadTensors:
+    """Call: sample from the tensors in one flat memory of the caller, named `version`.
+
+    `opener` is a function with its arguments. In another process it returns that memory as a tensor
+    of bytes.
+    """
+
+    opener: tuple[Callable[..., Any], tuple[Any, ...]]
+    slots: list[Slot]
     version: str
 
 

@@ -32,9 +32,10 @@ from orchestrator.engines.sglang.calls import (
     Drawing,
     Generate,
     Settings,
+    leaner,
 )
 from orchestrator.engines.sglang.process import EngineProcess
-from orchestrator.errors import EngineLost, NotFinite, UserError
+from orchestrator.errors import EngineLost, EngineOutOfMemory, NotFinite, UserError
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Behavior, Student, Tempered
 from orchestrator.records.files import verify_files
@@ -101,7 +102,7 @@ class SglangSampler:
     def start(self, teacher: bool) -> None:
         """Load the model. For a teacher beside it, use the sampler in `blending`."""
         assert not teacher, "this engine holds one model"
-        self._opened().start()
+        self._come_up()
 
     def load(self, weights: WeightsRef) -> None:
         """Put these weights into the engine."""
@@ -169,8 +170,23 @@ class SglangSampler:
     def _opened(self) -> EngineProcess:
         if self._process is None:
             verify_files(Path(self._folder.path), self._folder.files, self._folder.remedy)
-            self._process = EngineProcess(settings(self._job, self._folder, self._owner))
+            self._process = self._new_process(settings(self._job, self._folder, self._owner))
         return self._process
+
+    def _new_process(self, chosen: Settings) -> EngineProcess:
+        """The process of an engine, smaller for each attempt that ran out of memory before."""
+        for _ in range(self._job.shortages):
+            chosen = leaner(chosen)
+        return EngineProcess(chosen)
+
+    def _come_up(self) -> None:
+        """Start the engine; once more, with less memory, if it runs out of it."""
+        process = self._opened()
+        try:
+            process.start()
+        except EngineOutOfMemory as error:
+            logger.warning("%s; it is started again with less", error)
+            process.start()
 
     def _parts(self, call: Generate) -> Iterator[list[Answer]]:
         """Yield answers as they finish, up to PART at a time."""
@@ -323,6 +339,11 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         attention=attention,
         precise_head=setup.engine.head_dtype == "float32",
         kernel=draws_by_kernel(runtime.logits_kernel, attention, capability(), job.on.count),
+        # Shards would each need a handle, and so would GPUs of its own.
+        by_handle=budget is not None
+        and runtime.weights == "device"
+        and job.takes_turns
+        and job.on.count == 1,
     )
 
 

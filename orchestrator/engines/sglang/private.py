@@ -17,6 +17,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import pickle
 import socket
 import sys
 import tempfile
@@ -33,8 +34,9 @@ from orchestrator.engines.budget import KERNEL_IDS, PREFILLED, SAMPLED_AT_ONCE
 from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.blending_rows import plain_row_type, words_of
-from orchestrator.engines.sglang.calls import ROWS, Drawing, Settings
+from orchestrator.engines.sglang.calls import ROWS, Drawing, LoadTensors, Settings
 from orchestrator.engines.sglang.shards import agreed
+from orchestrator.errors import EngineOutOfMemory
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.policy.vocabulary import TokenSpace
@@ -89,6 +91,7 @@ def prepare() -> None:
     _let_padding_read_zeros()
     _let_schedulers_digest()
     _let_calls_name_stop_ids()
+    _let_updates_be_refused()
 
 
 def _let_padding_read_zeros() -> None:
@@ -119,6 +122,23 @@ def _let_schedulers_digest() -> None:
     """Give each scheduler the method that `tensor_digests` calls."""
     scheduler = importlib.import_module("sglang.srt.managers.scheduler")
     scheduler.Scheduler.write_digests = _write_digests
+
+
+def _let_updates_be_refused() -> None:
+    """Answer an update from unfit tensors with its error, as SGLang answers one from unfit files.
+
+    SGLang would end the scheduler.
+    """
+    worker = importlib.import_module("sglang.srt.managers.tp_worker").BaseTpWorker
+    update = worker.update_weights_from_tensor
+
+    def answered(self: Any, request: Any) -> tuple[bool, str]:
+        try:
+            return update(self, request)
+        except Exception as error:
+            return False, f"{type(error).__name__}: {error}"
+
+    worker.update_weights_from_tensor = answered
 
 
 def _listen_on_loopback() -> None:
@@ -157,15 +177,20 @@ def open_engine(settings: Settings) -> Any:
 
 
 def check_cache(engine: Any, settings: Settings) -> Any:
-    """Return the engine, or raise RuntimeError if its KV cache differs; SGLang only warns."""
+    """Return the engine, unless its KV cache has another size; SGLang only warns.
+
+    Raises EngineOutOfMemory for a smaller cache: SGLang found less free memory than was granted, as
+    when another process has taken some since. RuntimeError for a larger one.
+    """
     there = engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]
     # SGLang makes whole pages only, of 1 token on an H100, and of 64 on a B200.
-    if not settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
-        engine.shutdown()
-        raise RuntimeError(
-            f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted"
-        )
-    return engine
+    if settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
+        return engine
+    engine.shutdown()
+    kind = EngineOutOfMemory if there < settings.cache_tokens else RuntimeError
+    raise kind(
+        f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted"
+    )
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:
@@ -264,6 +289,49 @@ async def update_weights(engine: Any, folder: str, version: str) -> None:
     done, message, *_ = await engine.tokenizer_manager.update_weights_from_disk(asked, None)
     if not done:
         raise RuntimeError(f"the weights in {folder} cannot be loaded: {message}")
+
+
+class _Opened:
+    """Pickles as the tensor that an `opener` returns in the process that reads the pickle."""
+
+    def __init__(self, opener: tuple[Any, tuple[Any, ...]]):
+        self._opener = opener
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._opener
+
+
+async def take_weights(engine: Any, call: LoadTensors) -> None:
+    """Load the tensors of a call into a running engine, and empty its prefix cache. RuntimeError.
+
+    Each scheduler opens the memory itself and copies its shard. Its unpickler admits names of torch
+    and SGLang alone; the pickle is from here.
+    """
+    from sglang.srt.managers.io_struct import UpdateWeightsFromTensorReqInput
+    from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorMetadata
+
+    metadata = [
+        FlattenedTensorMetadata(
+            name=slot.name,
+            shape=torch.Size(slot.shape),
+            dtype=getattr(torch, slot.dtype),
+            start_idx=slot.start,
+            end_idx=slot.end,
+            numel=slot.end - slot.start,
+        )
+        for slot in call.slots
+    ]
+    bucket = pickle.dumps({"flattened_tensor": _Opened(call.opener), "metadata": metadata})
+    asked = UpdateWeightsFromTensorReqInput(
+        serialized_named_tensors=[bucket] * engine.server_args.tp_size,
+        load_format="flattened_bucket",
+        weight_version=call.version,
+        flush_cache=True,
+        abort_all_requests=True,
+    )
+    done, message = await engine.tokenizer_manager.update_weights_from_tensor(asked, None)
+    if not done:
+        raise RuntimeError(f"the weights of the trainer cannot be loaded: {message}")
 
 
 def tensor_digests(engine: Any) -> dict[str, str]:

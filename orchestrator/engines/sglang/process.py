@@ -1,34 +1,60 @@
 """Runs an SGLang engine in its own process: starts, calls, loads, ends and restarts it.
 
-Weights go to it as a model folder; tensors are written to one in shared memory first. In the
-engine's process, `private.update_weights` has SGLang read the folder and empties the prefix cache.
-A dead or silent process is replaced by a new one in the same weights. That costs only time, since
-responses depend on their own requests alone.
+Weights go to it as a model folder, or as tensors in one flat memory without a name: on the GPU that
+both share, or else of the host. Either is gone with this process, however it ends. In the engine's
+process, `private` has SGLang load them and empties the prefix cache. A dead or silent process is
+replaced by a new one in the same weights. That costs only time, since responses depend on their own
+requests alone. After one that ran out of memory the new one has less (`calls.leaner`).
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
-import shutil
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
 
-from orchestrator.engines.device import wait_for_memory
+from orchestrator.engines.device import free_gib, wait_for_memory
 from orchestrator.engines.interface import WeightsRef
+from orchestrator.engines.memory import GIB
 from orchestrator.engines.sglang import attention, toolchain
-from orchestrator.engines.sglang.calls import Answer, Digest, Generate, Load, Settings
-from orchestrator.errors import EngineLost
+from orchestrator.engines.sglang.calls import (
+    Answer,
+    Digest,
+    Generate,
+    Load,
+    LoadTensors,
+    Settings,
+    Slot,
+    leaner,
+)
+from orchestrator.errors import EngineLost, EngineOutOfMemory
 from orchestrator.liveness import pulse
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Result
 
 MODULE = "orchestrator.engines.sglang.server"
-SHARED_MEMORY = Path("/dev/shm")
+ALIGNMENT = 256  # of a tensor in a flat memory, bytes
+Opener = tuple[Callable[..., Any], tuple[Any, ...]]
+# Texts of torch, CUDA, Triton and NCCL, of torch's memory saver, whose error 2 is a lack of memory,
+# and of SGLang 0.5.20 (`model_executor/pool_configurator.py`). Its "Decode out of memory" and the
+# like (`mem_cache/allocation.py`) tell of a full cache, for which less memory would be no help.
+SHORTAGE = re.compile(
+    r".*(?:OutOfMemoryError|C(?:UDA|uda)\b.*out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|(?:CUresult|cudaError) error: 2\b|Not enough memory\. Please try|can't allocate memory).*"
+)
+
+
+logger = logging.getLogger(__name__)
 
 
 class EngineRefused(RuntimeError):
@@ -83,10 +109,14 @@ class EngineProcess:
             if self._weights is not None:
                 self._put(self._weights)
 
-    def load(self, weights: WeightsRef) -> None:
-        """Sample from these weights from now on. Raises EngineLost, or EngineRefused if unfit."""
+    def start_in(self, weights: WeightsRef) -> None:
+        """Let these weights be in use after the next start."""
         self._weights = weights
         self._loads += 1  # a name of its own: the same step may be loaded twice, in other weights
+
+    def load(self, weights: WeightsRef) -> None:
+        """Sample from these weights from now on. Raises EngineLost, or EngineRefused if unfit."""
+        self.start_in(weights)
         if self._child is None:
             self.start()
         else:
@@ -117,22 +147,30 @@ class EngineProcess:
     # --- weights ---
 
     def _put(self, weights: WeightsRef) -> None:
-        """Have the engine read weights from a folder: their own, or a copy in shared memory."""
+        """Have the engine load weights: of a model folder, or tensors."""
         if isinstance(weights.place, Path):
             self._ask(Load(str(weights.place), self.version))
             return
-        folder = Path(tempfile.mkdtemp(prefix="trb-weights-", dir=_roomy(weights.place)))
+        slots = layout(weights.place)
+        by_handle = self._settings.by_handle and free_gib() * GIB > 2 * slots[-1].end
         try:
-            tensors = {name: tensor.contiguous() for name, tensor in weights.place.items()}
-            save_file(tensors, folder / "model.safetensors")
-            shutil.copy(Path(self._settings.model) / "config.json", folder)
-            self._ask(Load(str(folder), self.version))
-        finally:
-            shutil.rmtree(folder)
+            memory = device_memory if by_handle else host_memory
+            with memory(slots, weights.place) as opener:
+                self._ask(LoadTensors(opener, slots, self.version))
+        except (EngineLost, EngineRefused, torch.OutOfMemoryError) as error:
+            if not by_handle:
+                raise
+            # A driver may not share memory between processes, as in some virtual machines.
+            logger.warning("%s; from now on weights go through the host's memory", error)
+            self._settings = replace(self._settings, by_handle=False)
+            if self._child is None:
+                self.start()  # in these weights
+            else:
+                self._put(weights)
 
     # --- calls ---
 
-    def _ask(self, call: Settings | Load | Digest) -> Any:
+    def _ask(self, call: Settings | Load | LoadTensors | Digest) -> Any:
         with self._call() as child:
             return child.ask(call, self._settings.start_s)
 
@@ -148,18 +186,72 @@ class EngineProcess:
             yield self._child
             whole = True
         except ChildFailed as failed:
+            if isinstance(failed.error, EngineOutOfMemory) or SHORTAGE.search(str(failed)):
+                raise self._shortage("", str(failed.error)) from failed
             raise EngineRefused(f"SGLang: {failed}") from failed
         except ChildLost as lost:
             printed = f"SGLang printed:\n{lost.printed}\n" if lost.printed else ""
+            if named := SHORTAGE.findall(lost.printed):
+                raise self._shortage(printed, named[-1].strip()) from lost
             raise EngineLost(f"{printed}{lost}") from lost
         finally:
             if not whole:
                 self.end()
 
+    def _shortage(self, printed: str, named: str) -> EngineOutOfMemory:
+        """The error of an engine that ran out of memory; the next one gets less."""
+        self._settings = leaner(self._settings)
+        return EngineOutOfMemory(f"{printed}the SGLang engine ran out of memory: {named}")
 
-def _roomy(tensors: Mapping[str, Tensor]) -> Path | None:
-    """The folder of shared memory if the tensors fit there, else None for the temporary folder."""
-    needed = sum(tensor.nbytes for tensor in tensors.values())
-    if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 1.1 * needed:
-        return SHARED_MEMORY
-    return None
+
+def layout(tensors: Mapping[str, Tensor]) -> list[Slot]:
+    """A slot for each tensor, one behind the other."""
+    slots: list[Slot] = []
+    start = 0
+    for name, tensor in tensors.items():
+        end = start + tensor.nbytes
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        slots.append(Slot(name, dtype, tuple(tensor.shape), start, end))
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+    return slots
+
+
+@torch.no_grad()
+def fill(flat: Tensor, slots: list[Slot], tensors: Mapping[str, Tensor]) -> None:
+    """Copy each tensor to its slot."""
+    for slot in slots:
+        tensor = tensors[slot.name]
+        place = flat[slot.start : slot.end].view(tensor.dtype).view(tensor.shape)
+        place.copy_(tensor, non_blocking=True)
+
+
+@contextmanager
+def host_memory(slots: list[Slot], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
+    """The tensors in memory of the host, which no file system names or limits, as /dev/shm would."""
+    size = slots[-1].end
+    descriptor = os.memfd_create("trb-weights")
+    try:
+        os.truncate(descriptor, size)
+        here = f"/proc/self/fd/{descriptor}"
+        fill(torch.from_file(here, True, size, dtype=torch.uint8), slots, tensors)
+        opener = functools.partial(torch.from_file, dtype=torch.uint8)
+        yield opener, (f"/proc/{os.getpid()}/fd/{descriptor}", False, size)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def device_memory(slots: list[Slot], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
+    """The tensors in memory of this process's GPU, for a process on it. Never run on a GPU.
+
+    The KV cache of an engine that takes turns is released while it loads: this takes its place.
+    """
+    flat = torch.empty(slots[-1].end, dtype=torch.uint8, device="cuda")
+    fill(flat, slots, tensors)
+    torch.cuda.synchronize()
+    try:
+        yield reduce_tensor(flat)
+    finally:
+        del flat
+        torch.cuda.ipc_collect()  # the engine has closed its handle, or is gone
+        torch.cuda.empty_cache()

@@ -18,6 +18,7 @@ from orchestrator.engines.sglang.calls import (
     Digest,
     Generate,
     Load,
+    LoadTensors,
     Settings,
 )
 from orchestrator.liveness import pulse
@@ -39,18 +40,20 @@ class Server:
         if self._takes_turns:
             self._engine.loop.run_until_complete(private.give_back_cache(self._engine))
 
-    def answer(self, call: Load | Generate | Digest) -> dict[str, str] | None:
+    def answer(self, call: Load | LoadTensors | Generate | Digest) -> dict[str, str] | None:
         """Load weights, send the response to each ask of a call, or return digests of tensors."""
         if isinstance(call, Digest):
             return private.tensor_digests(self._engine)
         self._engine.loop.run_until_complete(self._answer(call))
         return None
 
-    async def _answer(self, call: Load | Generate) -> None:
+    async def _answer(self, call: Load | LoadTensors | Generate) -> None:
         signs = asyncio.create_task(self._signs())
         try:
             if isinstance(call, Load):
                 await private.update_weights(self._engine, call.folder, call.version)
+            elif isinstance(call, LoadTensors):
+                await private.take_weights(self._engine, call)
             elif self._takes_turns:
                 await private.take_cache(self._engine)
                 await self._generate(call)

@@ -150,7 +150,7 @@ class TorchTrainer:
             return log_probs_of(self._student, ids)
 
     def publish(self, step: int) -> WeightsRef:
-        """Detached copies of the weights on the CPU, in the forward pass's dtype."""
+        """Copies of the weights on the CPU, in the forward pass's dtype; see `Trainer.publish`."""
         return WeightsRef(step, self._weights())
 
     def export(self, folder: Path) -> dict[str, str]:
@@ -209,9 +209,9 @@ class TorchTrainer:
         if self._offload is None and self._device.type == "cuda":
             torch.cuda.empty_cache()
         if self._offload is not None:
-            self._forward_weights = None  # else `_weights` returns the copies of the last turn
-            self._forward_weights = self._weights()
-            self._offload.to_host()
+            weights = merged_weights(self._student.model)
+            self._forward_weights = self._offload.copies(weights, self._dtype)
+            self._offload.to_host()  # and wait for the copies
 
     def _weights(self) -> dict[str, Tensor]:
         """Copies of the weights in the forward pass's dtype, on the CPU; callers only read them."""

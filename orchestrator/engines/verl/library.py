@@ -143,6 +143,11 @@ class ShardedModel(FSDPEngine):
         if self.is_param_offload_enabled:
             self.to("cpu")
 
+    def close(self) -> None:
+        """Drop the model. Bound to the modules that hold them, its forward passes make circles."""
+        del self.module.get_output_embeddings().forward, self.module.forward
+        del self.module, self.optimizer
+
     @contextmanager
     def working(self, mode: AbstractContextManager[Any]) -> Iterator[None]:
         """Work in `train_mode` or `eval_mode`; then offloaded tensors can be read on the host."""

@@ -30,6 +30,7 @@ from orchestrator.engines.common.rollout_loss import Readings, measure, summed_o
 from orchestrator.engines.common.scoring import read_teacher
 from orchestrator.engines.common.store import checked_model
 from orchestrator.engines.common.tensor_digests import digests_of
+from orchestrator.engines.device import drop_garbage
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
 from orchestrator.engines.verl.shards import SavedRows, own_rows, rank_file
@@ -75,11 +76,22 @@ class Rank:
         self._kernel = False  # reads the teacher's logits
         join_group(self._device, number, ranks, meeting)
 
+    def close(self) -> None:
+        """Free the memory of both models."""
+        for opened in (self._student, self._teacher):
+            if opened is not None:
+                opened.model.close()
+        self._student = self._teacher = opened = None
+        drop_garbage()
+
     # --- the teacher ---
 
     def open_teacher(self, job: Job, passes: Passes | None) -> bool:
         """Load the teacher in the forward pass's dtype; returns whether its passes are packed."""
-        self._teacher = None  # frees the memory of an earlier one first
+        if self._teacher is not None:  # its memory is freed before the next one takes as much
+            self._teacher.model.close()
+            self._teacher = None
+            drop_garbage()
         self._teacher = self._open("teacher", job, passes)
         self._kernel = by_kernel(job.runtime, job.setup)
         return self._teacher.packed
@@ -117,7 +129,10 @@ class Rank:
 
     def open_student(self, job: Job, passes: Passes | None) -> bool:
         """Load the student with float32 master weights; returns whether its passes are packed."""
-        self._student = None
+        if self._student is not None:
+            self._student.model.close()
+            self._student = None
+            drop_garbage()
         self._student = self._open("student", job, passes)
         return self._student.packed
 

@@ -74,7 +74,9 @@ class OneRank:
         return weights
 
     def close(self) -> None:
-        self._rank = None
+        if self._rank is not None:
+            self._rank.close()
+            self._rank = None
 
 
 class SeveralRanks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from orchestrator.engines.sglang.calls import ROWS, Draw, Settings
 from orchestrator.engines.sglang.engine import seed_of
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.sweep.failures import failure_of
 
 SPACE = TokenSpace(10, 3, 7)  # of 12 rows: 10 and 11 are padding
 LOGITS = torch.tensor([[0.3, -1.0, 2.0, 0.5, 0.0, 1.0, -2.0, 1.5, 0.2, 0.1, 9.0, 8.0]])
@@ -141,12 +143,13 @@ def test_a_cache_of_whole_pages_is_what_was_granted(tokens: int) -> None:
     assert not engine.ended
 
 
-@pytest.mark.parametrize("tokens", [9_000, 10_001])
-def test_a_cache_of_another_size_ends_the_engine(tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "passes"), [(9_000, True), (10_001, False)])
+def test_a_cache_of_another_size_ends_the_engine(tokens: int, passes: bool) -> None:
     engine = MadeEngine(tokens)
-    with pytest.raises(RuntimeError, match=f"{tokens} tokens where 10000 were granted"):
+    with pytest.raises(RuntimeError, match=f"{tokens} tokens where 10000 were granted") as raised:
         private.check_cache(engine, granted(10_000))
     assert engine.ended
+    assert failure_of(pickle.loads(pickle.dumps(raised.value))).passes == passes  # noqa: S301
 
 
 def test_another_version_of_sglang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
