@@ -36,12 +36,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
 from orchestrator.config import Placement, RoleName, Runtime, Setup
-from orchestrator.engines.budget import Situation, budget, fitting_round, is_pooled
+from orchestrator.engines.budget import Situation, TooSmall, budget, fitting_round, is_pooled
 from orchestrator.engines.catalog import LONGEST_ROUND, sampler_of
 from orchestrator.engines.memory import (
     ONE_GPU,
@@ -207,7 +208,13 @@ class SetupCosts:
     @cached_property
     def design(self) -> Design:
         """The parts of a step that are on."""
-        return self.designed or Design.of(self.setup, self.runtime)
+        if self.designed is not None:
+            return self.designed
+        learning = None
+        with suppress(TooSmall):
+            on = self._gpus("learner")
+            learning = budget(self.setup, self.runtime, self.gpu.gib, "learning", on)
+        return Design.of(self.setup, self.runtime, self._gpus("rollout"), learning)
 
     def steps(self, works: Mapping[StepWork, int]) -> dict[str, Range]:
         """Seconds by phase of so many training steps of each work."""

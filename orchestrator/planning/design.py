@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.config import Runtime, Setup
-from orchestrator.engines.budget import scores_beside
-from orchestrator.engines.catalog import ENGINES
+from orchestrator.engines.budget import Budget, by_kernel, is_pooled, scores_beside
+from orchestrator.engines.memory import Gpus
 from orchestrator.planning.ranges import NOTHING, Range
 
 # --- work of a step that keeps a GPU waiting ---
@@ -82,19 +82,28 @@ class Design:
     scores_beside: bool = False
 
     @staticmethod
-    def of(setup: Setup, runtime: Runtime) -> Design:
-        """The parts that are on for a setup. A part without a switch is not built, and off."""
+    def of(setup: Setup, runtime: Runtime, sampling: Gpus, learning: Budget | None) -> Design:
+        """The parts that are on for a setup whose sampler has these GPUs and whose learner this budget.
+
+        A part without a switch is not built, and off.
+        """
+        pooled = is_pooled(setup)
+        by_handle = runtime.weights == "device" and not sampling.apart and sampling.count == 1
         return Design(
             grade_beside=runtime.grade_beside,
             rows_by_draft=True,
+            weights_on_gpu=by_handle or not pooled,  # one process has both
+            one_kernel=pooled and by_kernel(runtime, setup) and sampling.count == 1,
+            few_passes=by_kernel(runtime, setup),
+            resident=learning is not None and learning.resident,
+            checkpoint_free=learning is not None and not learning.checkpointing,
             scores_beside=scores_beside(setup, runtime, runtime.placement),
-            weights_on_gpu=not ENGINES[setup.engine.sampler].pooled,  # one process has both
         )
 
     @staticmethod
     def before(setup: Setup) -> Design:
         """The design without anything that a runtime switches."""
-        return Design(weights_on_gpu=not ENGINES[setup.engine.sampler].pooled)
+        return Design(weights_on_gpu=not is_pooled(setup))
 
     def weights(self, gigabytes: float) -> Range:
         """Seconds of passing on so many GB of weights."""

@@ -224,9 +224,10 @@ def step_seconds(plan: Plan) -> dict[str, dict[str, dict[str, Hours]]]:
     for name, costs in plan.costs.items():
         if not any(unit.placement.gpus for unit in _units_of(plan, name)):
             continue
+        old = replace(costs.runtime, checkpointing=True, resident=False, logits_kernel="torch")
         steps[name] = {
             "now": _steps_of(costs),
-            "before": _steps_of(replace(costs, designed=Design.before(costs.setup))),
+            "before": _steps_of(replace(costs, runtime=old, designed=Design.before(costs.setup))),
         }
     return steps
 

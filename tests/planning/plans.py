@@ -32,6 +32,15 @@ def paper(*overrides: str) -> Loaded:
     return experiment, expand(experiment)
 
 
+# Parts of a step that a runtime may switch off, so that seconds follow from rates alone.
+FROM_RATES = (
+    "runtime.checkpointing=true",
+    "runtime.resident=false",
+    "runtime.logits_kernel=torch",
+    "runtime.weights=host",
+)
+
+
 def planned(*overrides: str, name: str = "paper", gpu: Gpu = GPUS[DEFAULT_GPU]) -> plan.Plan:
     """The plan of a whole experiment."""
     return plan.make_plan(load_experiment(EXPERIMENTS / f"{name}.yaml", overrides), gpu=gpu)

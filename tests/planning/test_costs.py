@@ -26,7 +26,7 @@ from orchestrator.planning.rates import GPUS, LEARNING, RATES, SCORING, Gpu, gpu
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import PROMPT, by_hand
-from tests.planning.plans import EXPERIMENTS, PAPER, planned, shown
+from tests.planning.plans import EXPERIMENTS, FROM_RATES, PAPER, planned, shown
 
 BANDWIDTH, PEAK = 3.35e12, 990e12  # of an H100
 KV = {"0.6b": 112 * 1024, "1.7b": 112 * 1024, "4b": 144 * 1024, "8b": 144 * 1024}  # bytes a token
@@ -57,7 +57,7 @@ NOT_INSTALLED = (
 
 
 def costs_of(setup: str, engine: str = "sglang") -> SetupCosts:
-    experiment = load_experiment(PAPER)
+    experiment = load_experiment(PAPER, FROM_RATES)
     return SetupCosts(experiment.setups[setup], experiment.runtime, engine)
 
 
@@ -306,13 +306,38 @@ def test_a_limit_of_gpu_hours_has_room_for_the_high_estimate() -> None:
 
 def test_two_trials_on_a_gpu_are_recommended_for_what_they_gain() -> None:
     """The host's work of one trial hides behind the GPU's work of the other."""
-    serial = planned("runtime.grade_beside=false", name="paper-small")
-    now = planned(name="paper-small")
+    serial = planned("runtime.grade_beside=false", *FROM_RATES, name="paper-small")
+    now = planned(*FROM_RATES, name="paper-small")
     gains = [as_json.to_json(made)["packing_gains"]["qwen3-0.6b"] for made in (serial, now)]
     assert gains[0] > 0.1 > gains[1] > 0
     told = "Two trials of qwen3-0.6b on each GPU (runtime.placement.gpus=0.5) would take about"
     assert f"{told} {100 * gains[0]:.0f} % fewer GPU-hours" in shown(serial)
     assert told not in shown(now), "a few per cent are not worth the memory"
+
+
+@pytest.mark.parametrize(
+    ("switch", "parts"),
+    [
+        ("runtime.logits_kernel=torch", {"rollout", "score"}),
+        ("runtime.weights=host", {"weights"}),
+        ("runtime.checkpointing=true", {"learn"}),
+        ("runtime.resident=false", {"state"}),
+        ("runtime.grade_beside=false", {"grade"}),
+    ],
+)
+def test_each_part_of_a_step_that_is_switched_off_costs_its_seconds(
+    switch: str, parts: set[str]
+) -> None:
+    now, off = (
+        as_json.to_json(planned(*given, name="paper-small"))["step_seconds"]["qwen3-0.6b"]["now"]
+        for given in ((), (switch,))
+    )
+    dearer = {
+        name
+        for name, seconds in off["vanilla"].items()
+        if seconds["mid"] > 1.02 * now["vanilla"][name]["mid"]
+    }
+    assert dearer == parts | {"total"}
 
 
 def test_two_trials_are_not_recommended_where_they_do_not_fit() -> None:
@@ -408,9 +433,9 @@ def test_the_papers_sweep_lands_where_published_figures_put_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reference figures are those of races that take RACES of the samples; ours take less."""
-    ours = as_json.totals(planned("evaluation.budget=adaptive"))
+    ours = as_json.totals(planned("evaluation.budget=adaptive", *FROM_RATES))
     monkeypatch.setattr(evaluation_cost, "SIMULATED", RACES)
-    total = as_json.totals(planned("evaluation.budget=adaptive"))
+    total = as_json.totals(planned("evaluation.budget=adaptive", *FROM_RATES))
     assert all(ours["chosen_gpu_hours"][s] < total["chosen_gpu_hours"][s] for s in SCENARIOS)
     for phase, expected in SWEEP.items():
         assert near(expected, total["gpu_hours"][phase]), phase

@@ -17,7 +17,7 @@ from orchestrator.planning.totals import (
 )
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
-from tests.planning.plans import PAPER, known, planned
+from tests.planning.plans import FROM_RATES, PAPER, known, planned
 
 ENGINES = ("engine.sampler=sglang", "engine.trainer=verl")
 SPLIT = Placement("split", 4, RoleGpus(2, 1, 1))
@@ -25,7 +25,7 @@ SPLIT_GIVEN = ("runtime.placement.mode=split", "runtime.placement.role_gpus.roll
 
 
 def costs(placement: Placement, setup: str = "qwen3-1.7b") -> SetupCosts:
-    experiment = load_experiment(PAPER, ENGINES)
+    experiment = load_experiment(PAPER, (*ENGINES, *FROM_RATES))
     return SetupCosts(experiment.setups[setup], experiment.runtime, "sglang").on(placement)
 
 

@@ -16,7 +16,7 @@ from orchestrator.planning.ranges import NOTHING, SCENARIOS, Scenario
 from orchestrator.planning.steps import work_left, work_of_kind
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import by_hand
-from tests.planning.plans import known, planned
+from tests.planning.plans import FROM_RATES, known, planned
 
 STEPS, RESPONSES, LIMIT, PROMPT = 400, 256, 1024, 150
 BANDWIDTH, PEAK = 3.35e12, 990e12  # of an H100
@@ -28,7 +28,7 @@ KV_STUDENT, KV_TEACHER = 112 * 1024, 144 * 1024  # bytes a token
 @cache
 def rivals() -> Plan:
     """The rivals on Qwen3-0.6B with SGLang: 400 steps of 256 responses of at most 1,024 tokens."""
-    return planned("confirm=null", name="rivals-small")
+    return planned("confirm=null", *FROM_RATES, name="rivals-small")
 
 
 def planned_of(method: str) -> list[PlannedUnit]:
@@ -219,7 +219,7 @@ def test_a_stage_of_adapters_costs_full_training_of_its_updates(scenario: Scenar
 
 def test_each_rank_and_rate_of_adapters_adds_a_stage() -> None:
     grid = "methods.simple_opd={K: [15, 50], rank: [8, 32], lr: [5.0e-5, 1.0e-4]}"
-    made = planned("confirm=null", grid, name="rivals-small")
+    made = planned("confirm=null", grid, *FROM_RATES, name="rivals-small")
     stages = [each for each in made.units if each.unit.is_supervised]
     trials = [each for each in made.units if each.unit.method == "simple_opd"]
     assert len(stages) == 1 + 4, "one stage of all weights, for sft_warmup"
