@@ -120,7 +120,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Slot:
+class Span:
     """The bytes from `start` to `end` of a flat memory: a tensor of `dtype`, such as `bfloat16`."""
 
     name: str
@@ -139,7 +139,7 @@ class LoadTensors:
     """
 
     opener: tuple[Callable[..., Any], tuple[Any, ...]]
-    slots: list[Slot]
+    spans: list[Span]
     version: str
 
 

@@ -312,14 +312,14 @@ async def take_weights(engine: Any, call: LoadTensors) -> None:
 
     metadata = [
         FlattenedTensorMetadata(
-            name=slot.name,
-            shape=torch.Size(slot.shape),
-            dtype=getattr(torch, slot.dtype),
-            start_idx=slot.start,
-            end_idx=slot.end,
-            numel=slot.end - slot.start,
+            name=span.name,
+            shape=torch.Size(span.shape),
+            dtype=getattr(torch, span.dtype),
+            start_idx=span.start,
+            end_idx=span.end,
+            numel=span.end - span.start,
         )
-        for slot in call.slots
+        for span in call.spans
     ]
     bucket = pickle.dumps({"flattened_tensor": _Opened(call.opener), "metadata": metadata})
     asked = UpdateWeightsFromTensorReqInput(

@@ -35,7 +35,7 @@ from orchestrator.engines.sglang.calls import (
     Load,
     LoadTensors,
     Settings,
-    Slot,
+    Span,
     leaner,
 )
 from orchestrator.errors import EngineLost, EngineOutOfMemory
@@ -151,12 +151,12 @@ class EngineProcess:
         if isinstance(weights.place, Path):
             self._ask(Load(str(weights.place), self.version))
             return
-        slots = layout(weights.place)
-        by_handle = self._settings.by_handle and free_gib() * GIB > 2 * slots[-1].end
+        spans = layout(weights.place)
+        by_handle = self._settings.by_handle and free_gib() * GIB > 2 * spans[-1].end
         try:
             memory = device_memory if by_handle else host_memory
-            with memory(slots, weights.place) as opener:
-                self._ask(LoadTensors(opener, slots, self.version))
+            with memory(spans, weights.place) as opener:
+                self._ask(LoadTensors(opener, spans, self.version))
         except (EngineLost, EngineRefused, torch.OutOfMemoryError) as error:
             if not by_handle:
                 raise
@@ -204,36 +204,36 @@ class EngineProcess:
         return EngineOutOfMemory(f"{printed}the SGLang engine ran out of memory: {named}")
 
 
-def layout(tensors: Mapping[str, Tensor]) -> list[Slot]:
+def layout(tensors: Mapping[str, Tensor]) -> list[Span]:
     """A slot for each tensor, one behind the other."""
-    slots: list[Slot] = []
+    spans: list[Span] = []
     start = 0
     for name, tensor in tensors.items():
         end = start + tensor.nbytes
         dtype = str(tensor.dtype).removeprefix("torch.")
-        slots.append(Slot(name, dtype, tuple(tensor.shape), start, end))
+        spans.append(Span(name, dtype, tuple(tensor.shape), start, end))
         start = -(-end // ALIGNMENT) * ALIGNMENT
-    return slots
+    return spans
 
 
 @torch.no_grad()
-def fill(flat: Tensor, slots: list[Slot], tensors: Mapping[str, Tensor]) -> None:
+def fill(flat: Tensor, spans: list[Span], tensors: Mapping[str, Tensor]) -> None:
     """Copy each tensor to its slot."""
-    for slot in slots:
+    for slot in spans:
         tensor = tensors[slot.name]
         place = flat[slot.start : slot.end].view(tensor.dtype).view(tensor.shape)
         place.copy_(tensor, non_blocking=True)
 
 
 @contextmanager
-def host_memory(slots: list[Slot], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
+def host_memory(spans: list[Span], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
     """The tensors in memory of the host, which no file system names or limits, as /dev/shm would."""
-    size = slots[-1].end
+    size = spans[-1].end
     descriptor = os.memfd_create("trb-weights")
     try:
         os.truncate(descriptor, size)
         here = f"/proc/self/fd/{descriptor}"
-        fill(torch.from_file(here, True, size, dtype=torch.uint8), slots, tensors)
+        fill(torch.from_file(here, True, size, dtype=torch.uint8), spans, tensors)
         opener = functools.partial(torch.from_file, dtype=torch.uint8)
         yield opener, (f"/proc/{os.getpid()}/fd/{descriptor}", False, size)
     finally:
@@ -241,13 +241,13 @@ def host_memory(slots: list[Slot], tensors: Mapping[str, Tensor]) -> Iterator[Op
 
 
 @contextmanager
-def device_memory(slots: list[Slot], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
+def device_memory(spans: list[Span], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
     """The tensors in memory of this process's GPU, for a process on it. Never run on a GPU.
 
     The KV cache of an engine that takes turns is released while it loads: this takes its place.
     """
-    flat = torch.empty(slots[-1].end, dtype=torch.uint8, device="cuda")
-    fill(flat, slots, tensors)
+    flat = torch.empty(spans[-1].end, dtype=torch.uint8, device="cuda")
+    fill(flat, spans, tensors)
     torch.cuda.synchronize()
     try:
         yield reduce_tensor(flat)
