@@ -149,5 +149,5 @@ def test_the_pods_of_kubernetes_share_a_folder_an_image_and_rays_version(
     assert "/shared" in mounted
     [shm] = [mount["name"] for mount in head["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
     volumes = {volume["name"]: volume for volume in pods[0]["volumes"]}
-    assert volumes[shm]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
+    assert volumes[shm]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
     assert worker["resources"]["limits"]["nvidia.com/gpu"]

@@ -254,7 +254,7 @@ def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
         refused(lambda: budget(setup, Runtime(), 12.0, "decoding")),
         refused(lambda: budget(setup, Runtime(), 12.0, "learning")),
         doctor._cores()[1],
-        doctor._shared_memory(setup, load_experiment(ROOT / "experiments" / "gpu-smoke.yaml"))[1],
+        doctor._shared_memory()[1],
         device.offload(bench).detail,
         device.collective(bench).detail,
         canary.same_weights(replace(bench, setup=in_bfloat16)).detail,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -25,7 +24,7 @@ from orchestrator.data.problems import check_system
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
 from orchestrator.engines.device import ALLOCATOR, has_driver
-from orchestrator.engines.memory import GIB, Gpus, decoder, needs_gpu
+from orchestrator.engines.memory import GIB, Gpus, needs_gpu
 from orchestrator.errors import shown
 from orchestrator.experiment.units import batches_of
 from orchestrator.grading.grader import Grader
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 SIGNS = {"ok": "[green]ok[/]  ", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
 SHARED_MEMORY = Path("/dev/shm")
-STORE_GIB = 0.5  # Ray's object store on a machine of its own
+SHARED_GIB = 1.0  # of shared memory on a machine with GPUs
 # Checks of a setup that are made only if others have not failed.
 NEEDED = {
     "prompt": ["models"],
@@ -114,6 +113,8 @@ def _checks(study: Study | None) -> Checks:
         return checks
     experiment, runs = study.experiment, study.runs
     checks.append(("placement", partial(_placement, experiment)))
+    if has_driver() and max(_gpus_asked(experiment)) and SHARED_MEMORY.is_dir():
+        checks.append(("shared memory", _shared_memory))
     for name, setup in experiment.setups.items():
         sampler = setup.engine.sampler
         checks.append((f"{name} engine", partial(_engine, setup)))
@@ -121,8 +122,6 @@ def _checks(study: Study | None) -> Checks:
             checks.append((f"{name} compilers", partial(_compilers, sampler)))
         if needs_gpu(setup):
             checks.append((f"{name} GPU memory", partial(_gpu_memory, setup, experiment)))
-        if has_driver() and max(_gpus_asked(experiment)) and SHARED_MEMORY.is_dir():
-            checks.append((f"{name} shared memory", partial(_shared_memory, setup, experiment)))
         checks += [
             (f"{name} benchmarks", partial(_benchmarks, setup, experiment)),
             (f"{name} models", partial(_models, name, setup, runs)),
@@ -313,30 +312,15 @@ def _gpu_memory(setup: Setup, experiment: Experiment) -> Verdict:
     return "ok", "\n".join(lines)
 
 
-def _shared_memory(setup: Setup, experiment: Experiment) -> Verdict:
-    """Compare /dev/shm with what the trials of this machine put there in a step.
-
-    A trial passes weights to SGLang by files of their size there, and a second set may lie there
-    before the first is gone. Without room they go to the disk of the temporary folder in each step.
-    """
-    import torch
-
-    trials = max(1, math.floor(torch.cuda.device_count() / max(_gpus_asked(experiment))))
-    passed = decoder(setup.student, setup).weight_bytes / GIB
-    if not ENGINES[setup.engine.sampler].pooled:
-        passed = 0.0  # trainer and sampler are in one process
-    needed = 2 * passed * trials + STORE_GIB
+def _shared_memory() -> Verdict:
+    """Whether /dev/shm has room for Ray's object store and for NCCL, which containers often lack."""
     free = shutil.disk_usage(SHARED_MEMORY).free / GIB
-    words = (
-        f"{free:.1f} GiB free in {SHARED_MEMORY}; {counted(trials, 'trial')} at once and Ray's "
-        f"store take {needed:.1f}"
-    )
-    if free >= needed:
+    words = f"{free:.1f} GiB free in {SHARED_MEMORY}; Ray's store and NCCL take {SHARED_GIB:g}"
+    if free >= SHARED_GIB:
         return "ok", words
-    size = math.ceil(needed)
     return "fail", (
-        f"{words}: docker run --shm-size={size}g; in Kubernetes an emptyDir with medium Memory; "
-        f"else mount -o remount,size={size}G {SHARED_MEMORY}"
+        f"{words}: docker run --shm-size=8g; in Kubernetes an emptyDir with medium Memory; "
+        f"else mount -o remount,size=8G {SHARED_MEMORY}"
     )
 
 

@@ -148,7 +148,7 @@ def looks(bench: Bench, outcomes: Sequence[Outcome]) -> list[Look]:
             passed,
             learner.get("publish_s", 0.0) + sampler.get("load_s", 0.0) <= PASSED_S,
             f"at most {PASSED_S:g} s together",
-            "room in /dev/shm (docker run --shm-size), cores of the job, numactl",
+            "cores of the job, numactl; with runtime.weights=host also a slow host",
         ),
         Look(
             "KL of a model in the sampler from itself in the trainer, nats a token",
