@@ -151,7 +151,7 @@ def test_a_teacher_that_scores_beside_the_sampler_takes_room_from_the_cache() ->
 
 def test_a_pool_is_no_larger_than_its_requests_can_use() -> None:
     short = setup(SGLANG, "training.max_prompt_tokens=64", "training.max_response_tokens=64")
-    assert budget(short, DERIVED, H100, "decoding").kv_tokens == 256 * 128
+    assert budget(short, Runtime(resident=False), H100, "decoding").kv_tokens == 256 * 128
     assert budget(short, Runtime(rollout_batch=8), H100, "decoding").kv_tokens == 8 * 128
 
 

@@ -105,6 +105,9 @@ class Process:
     def load(self, weights: WeightsRef) -> None:
         self.weights.append(weights.step)
 
+    def start_in(self, weights: WeightsRef) -> None:
+        self.weights.append(weights.step)
+
     def generate(self, call: Generate, silence_s: float) -> Iterator[Answer]:
         self.calls.append(call)
         for ask in call.asks:
@@ -131,9 +134,9 @@ def student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SglangStudent:
 def test_one_engine_is_up_at_a_time_and_has_the_last_weights(student: SglangStudent) -> None:
     student.start(teacher=True)
     student.load(WeightsRef(4, {}))
-    student._switch(True)
-    student._switch(False)
-    student._switch(True)
+    for beside_teacher in (True, False, True):
+        student._switch(beside_teacher)
+        student._opened()
     assert [process.settings.second is not None for process in Process.started] == [
         True,
         False,
