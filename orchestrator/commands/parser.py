@@ -176,14 +176,13 @@ def _add_result_commands(commands: Commands) -> None:
 def _add_archive_commands(commands: Commands) -> None:
     text = "a finished sweep as one file to cite: runs without weights, experiment, table, digests"
     pack = _experiment(commands, "pack", text)
-    pack.option(
-        "--output", "FILE.trb", "default: NAME.trb in this folder, by the experiment's name", Path
-    )
+    text = "default: NAME.tar.gz in this folder, by the experiment's name"
+    pack.option("--output", "FILE.tar.gz", text, Path)
     pack.flag("--no-texts", "leave out the texts of evaluated responses")
 
     text = "verify a packed sweep, unpack it and print its table; then it is a runs folder"
     opened = _command(commands, "open", text)
-    opened.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
+    opened.add_argument("file", type=Path, metavar="FILE.tar.gz", help="a file that trb pack wrote")
     opened.option(
         "--to",
         "DIR",
@@ -196,12 +195,11 @@ def _add_archive_commands(commands: Commands) -> None:
     )
     again = _command(commands, "rerun", text)
     again.description = (
-        "Train the runs again that a cell of a packed table rests on. Exit code 0: the same bytes, or "
-        "the same numbers where one of the two versions of trb notes more of them; 4: other bytes, "
-        "and a score within the interval of the cell; 1: a score outside of it. Where the training "
-        "stops early, the exit code is that of trb submit."
+        "Train the runs again that a cell of a packed table rests on. Exit code 0: the same bytes; "
+        "4: other bytes, and a score within the interval of the cell; 1: a score outside of it. Where "
+        "the training stops early, the exit code is that of trb submit."
     )
-    again.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
+    again.add_argument("file", type=Path, metavar="FILE.tar.gz", help="a file that trb pack wrote")
     text = "OmegaConf dotlist that leaves the training alone, for example runtime.keep=best"
     again.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
     text = "the cell, as the table prints it: 'TRB,Short sums'; SETUP where several have the column"
