@@ -139,7 +139,7 @@ def _add_result_commands(commands: Commands) -> None:
     text = "default: pass@1, which selects; maj@K: the most frequent of K answers is right"
     table.option("--metric", "pass@K|maj@K", text, metric)
     text = "unit of cost, where methods are compared at equal cost (default: updates)"
-    measures = ("updates", "time", "student_tokens", "teacher_tokens")
+    measures = ("updates", "time")
     table.option("--cost", None, text, choices=measures)
 
     figures = _experiment(commands, "figures", "the figures, as PNG and PDF")
