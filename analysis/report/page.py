@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.costs import family_costs
-from analysis.report.assets import CSS, policy, scripts
+from analysis.report.assets import CSS, scripts
 from analysis.report.audit import audit_section
 from analysis.report.chart import chart_section
 from analysis.report.comparison import comparison_section
@@ -115,7 +115,6 @@ def _document(title: str, sections: Sequence[Html]) -> str:
     head = element(
         "head",
         void("meta", charset="utf-8"),
-        void("meta", http_equiv="Content-Security-Policy", content=policy()),
         void("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
         void("link", rel="icon", href="data:,"),
