@@ -91,9 +91,7 @@ def _add_sweep_commands(commands: Commands) -> None:
     status.option("--sort", None, "order of the units (default: plan)", choices=orders)
 
     text = "look inside a sweep, full-screen: scores, units, curves, logs, samples; changes no run"
-    view = _experiment(commands, "view", text, without=ONLY_RESULTS)
-    view.flag("--serve", "show it in a browser on this machine, under an address with a token")
-    view.option("--port", "N", "with --serve: the port (default: a free one)", whole_number)
+    _experiment(commands, "view", text, without=ONLY_RESULTS)
 
     logs = _command(commands, "logs", "the log of a unit, or of every unit of an experiment")
     text = f"id of a unit, its beginning, a label as of `trb status`: 'TRB K=12', or {EXPERIMENT}"
