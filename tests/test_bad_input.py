@@ -84,7 +84,6 @@ FILES = {
     "many trials": f"setups: [arithmetic]\nmethods: {{trust_region: {{K: {list(range(1, 300))}, "
     f"epsilon0: {[i / 1000 for i in range(1, 300)]}}}}}\n",
     "long text": f"setups: [arithmetic]\nname: {'x' * 100_000}\n",
-    "too long": "# " + "x" * 2_000_000,
     "long key": f"{'k' * 5000}: 1\n",
     "long setup": f"setups: [{'s' * 5000}]\nmethods: {{vanilla: {{}}}}\n",
     "a path for a setup": "setups: [../../etc/passwd]\nmethods: {vanilla: {}}\n",

@@ -285,9 +285,6 @@ def format_of(name: str) -> Callable[[Sequence[MethodComparison]], str]:
 
 
 def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
-    if " vs " in text:
-        expected = f"a comma between the methods: {text.replace(' vs ', ',')}"
-        raise refuse("--compare", text, expected)
     names = [known_method("--compare", name.strip(), known) for name in text.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise refuse("--compare", text, "two different methods, FIRST,SECOND")
