@@ -74,27 +74,20 @@ class TrainingCost:
     supervised_updates: float
     updates: float
 
-    @property
-    def teacher_tokens(self) -> float | None:
-        """Tokens that the teacher scored or decoded."""
-        return _all_of([self.teacher_scored, self.teacher_decoded])
-
 
 # The ways to count the cost of training. Time is that of GPUs or cores, so it compares methods only
 # if they ran on the same hardware.
 MEASURES: Mapping[str, Callable[[TrainingCost], float | None]] = {
     "updates": lambda cost: cost.updates,
     "time": lambda cost: cost.device_seconds,
-    "student_tokens": lambda cost: cost.student_tokens,
-    "teacher_tokens": lambda cost: cost.teacher_tokens,
 }
 
 
 def amount_text(measure: str, amount: float, on_gpus: bool) -> str:
-    """A cost with its unit: `60 updates`, `0.127 core-minutes`, `56,833 teacher tokens`."""
+    """A cost with its unit: `60 updates`, `0.127 core-minutes`."""
     if measure == "time":
         return f"{hours_or_minutes(amount, on_gpus)} {'GPU-hours' if on_gpus else 'core-minutes'}"
-    return f"{amount:,.0f} {measure.replace('_', ' ')}"
+    return f"{amount:,.0f} {measure}"
 
 
 def hours_or_minutes(device_seconds: float, on_gpus: bool) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import free_experiment, parse
-from orchestrator.commands.output import suit
 from orchestrator.commands.parser import trb_parser
 from orchestrator.errors import UNWRITABLE, UserError, one_line, refuse
 from orchestrator.start_up import default_runs
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; exits 0 when it did all it was asked, 2 with one line on a user's mistake."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            suit(stream)
+            stream.reconfigure(errors="replace")  # "?" for letters that its encoding lacks
     writes_there = False
     try:
         options = parse(trb_parser(), arguments)

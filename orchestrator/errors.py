@@ -82,11 +82,8 @@ def shortened(text: str, longest: int) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error as one printable line of at most LONGEST_LINE characters."""
-    text = " ".join(str(error).split())
-    return shortened(
-        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), LONGEST_LINE
-    )
+    """The message of an error as one line of at most LONGEST_LINE characters."""
+    return shortened(" ".join(str(error).split()), LONGEST_LINE)
 
 
 def one_of(key: str, value: Any, allowed: Collection[str]) -> None:

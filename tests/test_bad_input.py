@@ -20,86 +20,25 @@ from tests.sweeps import TINY_SETUP, write_experiment
 
 LONGEST_LINE = 400
 HUGE = "9" * 5000
-VALUES = (
-    *(
-        "",
-        "x",
-        "-1",
-        "0",
-        "1",
-        "1.5",
-        str(10**19),
-        HUGE,
-        ".nan",
-        ".inf",
-        "-.inf",
-        "null",
-        "true",
-        "[]",
-        "{}",
-        "[[1]]",
-    ),
-    *(
-        "{a: {b: c}}",
-        "${x}",
-        "${",
-        "*x",
-        "&x [*x]",
-        "[" * 2000,
-        "'",
-        '"\\0"',
-        '"\\ud800"',
-        "../../etc",
-        "ä€😀",
-    ),
-    *(
-        "!!python/object:os.system ls",
-        "<<",
-        "2026-11-21",
-        "0x10",
-        "1e400",
-        "x" * 5000,
-        "a\nb",
-        "\t",
-        "%s{0}",
-        "-",
-        "?",
-    ),
-)
-SETUP_VALUES = (None, -1, 10**30, "x" * 3000, [], {"a": 1}, float("nan"), True)
+VALUES = ("", "x", "-1", "0", "1.5", str(10**19), ".nan", "null", "true", "[]", "{a: {b: c}}",
+          "${x}", "[", "../../etc", "ä€😀", "2026-11-21", "x" * 5000, "a\nb")  # fmt: skip
 FILES = {
     "empty": "",
-    "a comment": "# nothing\n",
     "a number": "7\n",
-    "a text": "setups\n",
     "a list": "[arithmetic]\n",
-    "nul": "name: \0\n",
     "deep list": "name: " + "[" * 5000 + "]" * 5000,
-    "deep map": "".join(f"{' ' * i}a:\n" for i in range(300)),
-    "deep dashes": "- " * 3000,
     "an anchor in itself": "name: &x [1, *x]\n",
-    "a map in itself": "setups: &x {a: *x}\n",
-    "huge number": f"setups: [arithmetic]\nseeds: [{HUGE}]\n",
     "many values": f"setups: [arithmetic]\nseeds: [{', '.join(map(str, range(30_000)))}]\n",
     "many trials": f"setups: [arithmetic]\nmethods: {{trust_region: {{K: {list(range(1, 300))}, "
     f"epsilon0: {[i / 1000 for i in range(1, 300)]}}}}}\n",
-    "long text": f"setups: [arithmetic]\nname: {'x' * 100_000}\n",
-    "too long": "# " + "x" * 2_000_000,
-    "long key": f"{'k' * 5000}: 1\n",
     "long setup": f"setups: [{'s' * 5000}]\nmethods: {{vanilla: {{}}}}\n",
     "a path for a setup": "setups: [../../etc/passwd]\nmethods: {vanilla: {}}\n",
     "two documents": "setups: [arithmetic]\n---\nname: x\n",
-    "a merge key": "a: &a {b: 1}\nmethods: {<<: *a}\n",
     "a tag": "setups: !!python/object/apply:os.system [ls]\n",
-    "lone surrogates": 'setups: ["\\ud800"]\n',
 }
 ROWS = {
     "deep": '{"gold": ' + "[" * 100_000 + "]" * 100_000 + "}",
-    "huge number": f'{{"gold": {HUGE}, "generation": "1"}}',
-    "nan": '{"gold": NaN, "generation": "1"}',
-    "long": f'{{"gold": ["{"x" * 10_000}"], "generation": "1"}}',
     "long keys": f'{{"{"k" * 10_000}": 1}}',
-    "nul": "\0",
     "half": '{"gold": "1", ',
     "a list": "[]",
 }
@@ -135,7 +74,7 @@ def overrides() -> Iterator[str]:
             name = key.name.replace(
                 ANY, "arithmetic_short" if "benchmarks" in key.name else "vanilla"
             )
-            yield from (f"{name}={value}" for value in itertools.islice(values, 3))
+            yield from (f"{name}={value}" for value in itertools.islice(values, 1))
 
 
 def broken_texts() -> Iterator[str]:
@@ -148,7 +87,7 @@ def broken_texts() -> Iterator[str]:
         }
     )
     chance = random.Random(0)
-    for _ in range(40):
+    for _ in range(10):
         place = chance.randrange(len(good))
         yield good[:place] + chance.choice("\0\t{}[]:,&*!|>'\"%@`#-?\n😀") + good[place + 1 :]
         yield good[:place]
@@ -217,7 +156,7 @@ def test_broken_texts(experiment: Path, capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_keys_of_a_setup(key: str, experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part, name = key.split(".")
-    for value in (None, -1, 10**30, "x" * 3000, [], {"a": 1}, float("nan"), True):
+    for value in (None, -1, "x" * 3000, {"a": 1}, float("nan")):
         changed = TINY_SETUP | {part: TINY_SETUP[part] | {name: value}}
         (experiment.parent / "setups" / "tiny.yaml").write_text(yaml.safe_dump(changed))
         ends_well(["plan", str(experiment)], experiment.parent.parent, capsys)

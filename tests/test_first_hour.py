@@ -141,10 +141,6 @@ def test_what_make_is_asked_for_is_there() -> None:
     assert targets <= set(made)
 
 
-def test_the_page_stays_short() -> None:
-    assert len(TEXT.splitlines()) <= 170
-
-
 # --- errors ---
 
 

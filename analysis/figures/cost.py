@@ -1,4 +1,4 @@
-"""Mean pass@1 against the cost of training: updates, time, and tokens of the teacher."""
+"""Mean pass@1 against the cost of training: updates and time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ CAPTION = Caption(
 AXES = {
     "updates": "updates",
     "time": "seconds of a GPU, or a core",
-    "teacher_tokens": "tokens of the teacher",
 }
 
 
@@ -61,7 +60,7 @@ def picture(data: SetupRuns) -> Picture:
                 by_measure.setdefault(measure, []).append(series(points, measure))
     # Over updates alone the panel would repeat the trajectories.
     if by_measure.keys() <= {"updates"}:
-        missing = "no method has an evaluated checkpoint whose time or tokens were logged"
+        missing = "no method has an evaluated checkpoint whose time was logged"
         return Picture(CAPTION, data.name, missing=missing)
     basis = data.scores_basis(by_measure["updates"])
     return Picture(CAPTION, data.name, partial(draw, by_measure, data.title), basis)

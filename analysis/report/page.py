@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.costs import family_costs
-from analysis.figures import gantt
-from analysis.report.assets import CSS, policy, scripts
+from analysis.report.assets import CSS, scripts
 from analysis.report.audit import audit_section
 from analysis.report.chart import chart_section
 from analysis.report.comparison import comparison_section
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
-from analysis.report.figures import figure, figures_section
+from analysis.report.figures import figures_section
 from analysis.report.html import Html, bullets, element, join, void
 from analysis.report.parameters import parameters_section
 from analysis.report.provenance import facts, provenance_section
@@ -90,8 +89,6 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
     links = []
     for key, text in CONTENTS.items():
         links.append(element("a", text, href=f"#{key}"))
-    chart = gantt.picture(study)
-    when = [figure(chart, experiment.name)] if chart.drawing else []
     sections = [
         summary(experiment, statuses, results.verdict),
         facts(study, downloads(results, study, path)),
@@ -106,7 +103,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         samples_section(study, kept),
         diagnostics_section(study, chosen),
         audit_section(study),
-        costs_section(experiment, costs, *when),
+        costs_section(experiment, costs),
         trials_section(study, statuses, path),
         parameters_section(experiment),
         provenance_section(study, results.evidence),
@@ -118,7 +115,6 @@ def _document(title: str, sections: Sequence[Html]) -> str:
     head = element(
         "head",
         void("meta", charset="utf-8"),
-        void("meta", http_equiv="Content-Security-Policy", content=policy()),
         void("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
         void("link", rel="icon", href="data:,"),

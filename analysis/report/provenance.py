@@ -124,8 +124,7 @@ def machines(study: Study) -> list[str]:
     for unit in study.units:
         run = study.reader(unit)
         if run.started:
-            # Older versions recorded no attempts, but the machine of the first one.
-            for row in run.attempts() or [run.provenance()]:
+            for row in run.attempts():
                 texts.add(_hardware(row.get("host", {})))
     return sorted(texts - {""})
 

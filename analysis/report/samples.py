@@ -22,10 +22,7 @@ LONGEST = 2000  # characters shown of a text, two thirds of them from its beginn
 LIMIT = 1_000_000  # characters of all texts of a section
 ROLLOUTS = 2  # training rollouts at each of two steps, for each method
 
-NONE = (
-    "No texts of responses were kept: evaluation.keep_texts is 0, or an older version evaluated the "
-    "checkpoints."
-)
+NONE = "No texts of responses were kept: evaluation.keep_texts is 0."
 BOUNDS = (
     f"At most {SHOWN} for each method and kind, the first in the order of the problems, so none was chosen for being "
     f"telling. A text of more than {LONGEST:,} characters lacks its middle, and all texts of this part have at most "

@@ -30,12 +30,9 @@ COUNTING = (
 )
 
 
-def costs_section(
-    experiment: Experiment, costs: Mapping[str, Mapping[str, Cost]], *when: Html
-) -> Html:
-    """A table for each setup, then the figures `when` that show the work over time.
-
-    `costs` has for each setup the cost of each method and of each kind of unit without one.
+def costs_section(experiment: Experiment, costs: Mapping[str, Mapping[str, Cost]]) -> Html:
+    """A table for each setup; `costs` has the cost of each method and of each kind of unit without
+    one.
     """
     parts = []
     for setup, of_setup in costs.items():
@@ -48,7 +45,7 @@ def costs_section(
         parts.append(element("h3", setup_title(setup, experiment.setups)))
         parts.append(table("By phase", _sheet(of_setup, everything)))
         parts += [paragraph(" ".join(words))] if words else []
-    return section("Cost and time", "cost", *parts, note(COUNTING), *when)
+    return section("Cost and time", "cost", *parts, note(COUNTING))
 
 
 def _sheet(costs: Mapping[str, Cost], everything: Cost) -> Sheet:

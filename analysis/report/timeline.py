@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from orchestrator.records.clock import attempts, pieces
+from orchestrator.records.clock import Span, worked
 from orchestrator.records.rundir import RunReader
-
-Span = tuple[float, float]  # seconds since 1970 (UTC): start and end
 
 
 @dataclass(frozen=True)
@@ -23,23 +21,19 @@ class Timeline:
 
 def spans(run: RunReader) -> list[Span]:
     """The time of work on one unit, by attempts up to their last clock and by evaluators."""
-    done = pieces(run)
-    worked = [(attempt.start, attempt.end) for attempt in attempts(run, done)]
-    for piece in done:
-        if piece.evaluator:
-            worked.append((piece.start, piece.end))
-    return sorted(worked)
+    attempts, evaluators = worked(run)
+    return sorted(attempts + evaluators)
 
 
 def timeline(runs: Iterable[RunReader]) -> Timeline | None:
     """The time of work on several units; None where nothing was clocked."""
-    worked: list[Span] = []
+    found: list[Span] = []
     for run in runs:
-        worked += spans(run)
-    if not worked:
+        found += spans(run)
+    if not found:
         return None
-    first, reached, busy = min(worked)[0], float("-inf"), 0.0
-    for start, end in sorted(worked):
+    first, reached, busy = min(found)[0], float("-inf"), 0.0
+    for start, end in sorted(found):
         # Units that ran side by side count once.
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)

@@ -26,7 +26,6 @@ from orchestrator.selection.study import Study
 OTHER_HARDWARE = "other hardware"
 NOT_LOGGED = "not logged"
 TOO_EARLY = "before its first checkpoint"
-FREE = "none taken"  # such as tokens of a teacher that a method never asks
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def curve(study: Study, best: Candidate) -> list[CurvePoint]:
 
 
 def incomparable(study: Study, curves: Curves, measure: str) -> dict[str, str]:
-    """Method → why its cost compares with no other: not logged, none, or on other hardware."""
+    """Method → why its cost compares with no other: not logged, or on other hardware."""
     places = _places(study, curves)
     reference = places.get(REFERENCE) or next(iter(places.values()), ())
     found = {}
@@ -105,8 +104,6 @@ def incomparable(study: Study, curves: Curves, measure: str) -> dict[str, str]:
         costs = [MEASURES[measure](point.cost) for point in points]
         if None in costs:
             found[method] = NOT_LOGGED
-        elif not any(costs):
-            found[method] = FREE
         elif measure == "time" and (len(reference) > 1 or places[method] != reference):
             found[method] = OTHER_HARDWARE
     return found

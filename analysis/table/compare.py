@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
+from analysis.labels import (
+    AVERAGE,
+    BASE,
+    benchmark_label,
+    method_label,
+    order_methods,
+    setup_title,
+)
 from analysis.scores.assess import (
+    Columns,
+    Spreads,
     chosen_alike,
     differences,
     exact_scores,
@@ -75,29 +85,68 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
     chosen = select(study)
     comparisons = []
     for setup in study.experiment.setups:
-        of_setup = [selected for selected in chosen if selected.setup == setup]
-        comparisons.append(_compare_in(study, setup, methods, of_setup))
+        pool = _pool(study, setup, chosen, methods)
+        comparisons.append(_compare_in(study, setup, methods, pool))
     return comparisons
 
 
+def compare_all(study: Study, chosen: Sequence[Selected]) -> dict[str, list[MethodComparison]]:
+    """Setup → the comparison of every two methods that have scores in it."""
+    study = with_confirmation(study)
+    comparisons = {}
+    for setup in study.experiment.setups:
+        methods = order_methods([each.best.method for each in chosen if each.setup == setup])
+        both = _pool(study, setup, chosen, methods)
+        comparisons[setup] = [
+            _compare_in(study, setup, pair, both) for pair in itertools.combinations(methods, 2)
+        ]
+    return comparisons
+
+
+class _Checkpoints(NamedTuple):
+    """Checkpoints of a setup by method, their replicates and the spread between all seeds."""
+
+    known: Mapping[str, Candidate]
+    replicates: Mapping[str, Columns]
+    spreads: Spreads
+
+
+class _Pool(NamedTuple):
+    """The checkpoints that can be compared in a setup; `sizes` says out of how many each is the
+    best, by method.
+    """
+
+    selected: _Checkpoints
+    confirmed: _Checkpoints
+    sizes: Mapping[str, int]
+
+
+def _pool(study: Study, setup: str, chosen: Sequence[Selected], methods: Sequence[str]) -> _Pool:
+    """The checkpoints of a setup, with replicates of these methods."""
+
+    def of(known: Mapping[str, Candidate]) -> _Checkpoints:
+        drawn = {method: known[method] for method in methods if method in known}
+        return _Checkpoints(known, replicate_scores(drawn), seed_spreads(known.values()))
+
+    own = [selected for selected in chosen if selected.setup == setup]
+    best = {selected.best.method: selected.best for selected in own}
+    sizes = {selected.best.method: selected.candidates for selected in own}
+    return _Pool(of(best), of(confirmed_candidates(study, setup)), sizes)
+
+
 def _compare_in(
-    study: Study, setup: str, methods: tuple[str, str], chosen: Sequence[Selected]
+    study: Study, setup: str, methods: tuple[str, str], pool: _Pool
 ) -> MethodComparison:
-    sizes = {selected.best.method: selected.candidates for selected in chosen}
-    best = {selected.best.method: selected.best for selected in chosen}
-    confirmed = confirmed_candidates(study, setup)
-    is_confirmed = confirmed.keys() >= set(methods)
-    if is_confirmed:
-        best = confirmed
-    first, second = best.get(methods[0]), best.get(methods[1])
+    is_confirmed = pool.confirmed.known.keys() >= set(methods)
+    best = pool.confirmed if is_confirmed else pool.selected
+    first, second = best.known.get(methods[0]), best.known.get(methods[1])
     benchmarks = study.experiment.setups[setup].evaluation.benchmarks
     columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *benchmarks])
     if first is not None and second is not None:
-        drawn = replicate_scores({first.method: first, second.method: second})
-        replicates = [drawn[first.method], drawn[second.method]]
-        gaps = differences(first, second, replicates, seed_spreads(best.values()))
+        replicates = [best.replicates[method] for method in methods]
+        gaps = differences(first, second, replicates, best.spreads)
         if not is_confirmed and BASE not in methods:
-            gaps = chosen_alike(gaps, (sizes[methods[0]], sizes[methods[1]]))
+            gaps = chosen_alike(gaps, (pool.sizes[methods[0]], pool.sizes[methods[1]]))
         columns |= gaps
     judged = pair_verdict(study, methods, columns[AVERAGE], is_confirmed)
     title = setup_title(setup, study.experiment.setups)
@@ -119,26 +168,36 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
     """A table for each setup under a line that names the two checkpoints."""
     lines: list[str] = []
     for comparison in comparisons:
-        suffix = ", confirmed" if comparison.confirmed else ""
-        labels, names = [], []
-        for method, checkpoint in comparison.sides():
-            labels.append(method_label(method))
-            missing = f"{labels[-1]} (no scores yet)"
-            names.append(f"{checkpoint.title}{suffix}" if checkpoint else missing)
-        rows = []
-        for row in _rows(comparison):
-            scores = [number_text(row.first), number_text(row.second)]
-            gap = gap_cells(row.difference).values()
-            rows.append([benchmark_label(row.benchmark), *scores, *gap])
-        table = sheet.Sheet.of(["Benchmark", *labels, DIFFERENCE, LIMITS, P], rows)
-        if not any(row[-1] for row in rows):  # without any p-value
-            table = table.only(range(len(table.headings) - 1))
-        lines += [f"**{comparison.title}**: {' − '.join(names)}", ""]
-        lines += [*sheet.to_markdown(table, aligned=True), ""]
+        lines += [f"**{comparison.title}**: {checkpoints_text(comparison)}", ""]
+        lines += [*sheet.to_markdown(sheet_of(comparison), aligned=True), ""]
     found = verdict_of(comparisons)
     paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in found.sentences)]
     paragraphs += markdown_advice(found)
     return "\n".join([*lines, "\n\n".join(paragraphs)]) + "\n"
+
+
+def checkpoints_text(comparison: MethodComparison) -> str:
+    """`TRB ε₀=0.05, step 24 − Vanilla, step 24`."""
+    suffix = ", confirmed" if comparison.confirmed else ""
+    names = []
+    for method, checkpoint in comparison.sides():
+        missing = f"{method_label(method)} (no scores yet)"
+        names.append(f"{checkpoint.title}{suffix}" if checkpoint else missing)
+    return " − ".join(names)
+
+
+def sheet_of(comparison: MethodComparison) -> sheet.Sheet:
+    """A row for each benchmark: both scores, their difference, its interval and p if there is any."""
+    rows = []
+    for row in _rows(comparison):
+        scores = [number_text(row.first), number_text(row.second)]
+        gap = gap_cells(row.difference).values()
+        rows.append([benchmark_label(row.benchmark), *scores, *gap])
+    labels = [method_label(method) for method in comparison.methods]
+    table = sheet.Sheet.of(["Benchmark", *labels, DIFFERENCE, LIMITS, P], rows)
+    if any(row[-1] for row in rows):
+        return table
+    return table.only(range(len(table.headings) - 1))
 
 
 def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
@@ -226,9 +285,6 @@ def format_of(name: str) -> Callable[[Sequence[MethodComparison]], str]:
 
 
 def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
-    if " vs " in text:
-        expected = f"a comma between the methods: {text.replace(' vs ', ',')}"
-        raise refuse("--compare", text, expected)
     names = [known_method("--compare", name.strip(), known) for name in text.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise refuse("--compare", text, "two different methods, FIRST,SECOND")

@@ -1,31 +1,41 @@
 """Writes a pack: the run directories of an experiment without weights, and what they are of.
 
-The same files give the same bytes: members are sorted, their times are fixed, and no clock is read.
+A pack is a `.tar.gz` with one folder, by the experiment's name:
+
+| member | holds |
+|---|---|
+| `SHA256SUMS` | the sha256 of every other member, as `sha256sum -c` reads it |
+| `manifest.json` | experiment, code, models, table, and how much was left out |
+| `results/<name>/` | `experiment.yaml`, resolved; `table.md`, `table.json`; `submits.jsonl` |
+| `models/<recipe>.made.json` | sha256 of the files of a model that a recipe made |
+| `<unit id>/` | the run directory of a unit, without its checkpoints |
+
+Unpacked, the folder is a runs folder, and `results/<name>` names the experiment to every command.
+The same files give the same bytes: members are sorted, and no clock is read.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import os
-import re
-import zipfile
+import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
-from orchestrator.archive.manifest import MANIFEST, SUFFIXES, Manifest, Member, check_name
-from orchestrator.archive.secrets import SecretSearch
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
 from orchestrator.models.made_models import ROLES, folder_of, record_path
-from orchestrator.records.files import sync
+from orchestrator.records.files import file_sha256, pretty, sync
 from orchestrator.records.provenance import file_sha256_at
 from orchestrator.records.rundir import CHECKPOINTS, DONE
 from orchestrator.records.slices import TEXTS
@@ -33,14 +43,12 @@ from orchestrator.selection.results_folder import SUBMITS, content_digest, runs_
 from orchestrator.selection.results_folder import folder_of as results_of
 from orchestrator.selection.study import Invocation, Study
 
+MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
+# Text and numbers alone. A pack brings no code: an experiment may name a grader by its module, and
+# Python would import a file that came with the pack.
+SUFFIXES = (".json", ".jsonl", ".txt", ".md", ".yaml", ".gz")
 LOCK = "docker/lock/runtime.txt"  # versions of all packages, in a checkout
-FIRST_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
-READABLE_FILE = 0o100644 << 16
-# The zip's comment is the sha256 of every byte before it, so that no change to the archive's own
-# fields passes unseen either: a zip has checksums for contents alone.
-SEAL_LENGTH = 64
-CHUNK = 1 << 20  # bytes that are read at once
-LOCAL_PATH = re.compile(rb"/(?:home|Users|root)(?:/[A-Za-z0-9._-]+)*")
 
 
 @dataclass
@@ -57,19 +65,18 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Packed:
-    """A pack that was written: its size, and what a reader learns and does not learn from it.
+    """A pack that was written: its sha256, its number of files and their bytes when unpacked.
 
-    `hosts` and `local_paths` are names of machines and folders below a home in its files.
+    `about` is its manifest; `weights` and `others` are files that it leaves out.
     """
 
     path: Path
-    size: int
     sha256: str
-    manifest: Manifest
+    files: int
+    size: int
+    about: Mapping[str, Any]
     weights: LeftOut
     others: LeftOut
-    hosts: list[str]
-    local_paths: list[str]
 
 
 def as_opened(study: Study) -> Study:
@@ -84,94 +91,66 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
     """Write the pack of a finished and undamaged study to `output`, whole or not at all.
 
     `tables` are the files of the table by name, `texts` whether those of responses go along.
-    UserError names a file that holds a secret.
     """
     weights, others = LeftOut(), LeftOut()
     contents: dict[str, Path | bytes] = dict(_run_files(study, texts, weights, others))
-    folder = f"{RESULTS}/{study.experiment.name}"
+    name = study.experiment.name
+    folder = f"{RESULTS}/{name}"
     experiment = _experiment_text(study)
     contents[f"{folder}/{RECORD}"] = experiment.encode()
     contents[f"{folder}/{SUBMITS}"] = _submits_text(study).encode()
-    for name, text in tables.items():
-        contents[f"{folder}/{name}"] = text.encode()
+    for file, text in tables.items():
+        contents[f"{folder}/{file}"] = text.encode()
     about = {
+        "name": name,
         "experiment": yaml.safe_load(experiment),
         "code": _code(study),
         "models": _models(study),
         "table": json.loads(tables["table.json"]),
         "left_out": {"weights": vars(weights), "others": vars(others), "texts": not texts},
     }
+    contents[MANIFEST] = pretty(about).encode()
     scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
-        with scratch.open("w+b") as stream:
-            with zipfile.ZipFile(stream, "w") as archive:
-                archive.comment = b"0" * SEAL_LENGTH
-                members, local_paths = _add_members(archive, output, contents)
-                manifest = Manifest(study.experiment.name, members, about)
-                _add(archive, MANIFEST, manifest.text().encode())
-            size, sha256 = _seal(stream)
+        with scratch.open("wb") as stream:
+            size = _write_members(stream, name, contents)
+            stream.flush()
+            os.fsync(stream.fileno())
         os.replace(scratch, output)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
     sync(output.absolute().parent)
-    return Packed(output, size, sha256, manifest, weights, others, _hosts(study), local_paths)
+    return Packed(output, file_sha256(output), len(contents) + 1, size, about, weights, others)
 
 
-def _add_members(
-    archive: zipfile.ZipFile, output: Path, contents: Mapping[str, Path | bytes]
-) -> tuple[dict[str, Member], list[str]]:
-    """Add files and texts under their names; what they are, and the folders below a home in them.
+def _write_members(
+    stream: io.BufferedIOBase, top: str, contents: Mapping[str, Path | bytes]
+) -> int:
+    """Write the members below the folder `top`, and their sums last; their bytes when unpacked.
 
     Each file is read once, so that its sha256 is that of the bytes in the pack.
     """
-    search = SecretSearch()
-    members: dict[str, Member] = {}
-    local_paths: set[str] = set()
-    for name, content in sorted(contents.items()):
-        data = content.read_bytes() if isinstance(content, Path) else content
-        line = search.line_of(data)
-        if line is not None:
-            where = content if isinstance(content, Path) else name
-            expected = "expected none; take it out before packing"
-            raise UserError(f"{where}:{line}: holds a key or token: {expected}")
-        check_name(name, output)
-        for path in LOCAL_PATH.findall(data):
-            local_paths.add(path.decode())
-        members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
-        _add(archive, name, data)
-    return members, sorted(local_paths)
+    size = 0
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
 
+        def add(name: str, data: bytes) -> None:
+            info = tarfile.TarInfo(f"{top}/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
 
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    info = zipfile.ZipInfo(name, FIRST_TIME)
-    info.create_system = 3  # the same on every system
-    info.external_attr = READABLE_FILE
-    info.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(info, data)
-
-
-def _seal(stream: BinaryIO) -> tuple[int, str]:
-    """Put the sha256 of all before the comment into the comment. Size and sha256 of the file."""
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    digest = digest_before_seal(stream, size)
-    seal = digest.hexdigest().encode()
-    stream.seek(size - SEAL_LENGTH)
-    stream.write(seal)
-    stream.flush()
-    os.fsync(stream.fileno())
-    digest.update(seal)
-    return size, digest.hexdigest()
-
-
-def digest_before_seal(stream: BinaryIO, size: int) -> hashlib._Hash:
-    """The sha256 of a pack of `size` bytes without its seal, from the beginning of `stream` on."""
-    digest, left = hashlib.sha256(), size - SEAL_LENGTH
-    while left > 0 and (data := stream.read(min(CHUNK, left))):
-        digest.update(data)
-        left -= len(data)
-    return digest
+        sums = []
+        for name, content in sorted(contents.items()):
+            data = content.read_bytes() if isinstance(content, Path) else content
+            add(name, data)
+            sums.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
+            size += len(data)
+        text = "".join(sums).encode()
+        add(SUMS, text)
+    return size + len(text)
 
 
 # --- what goes into it ---
@@ -263,12 +242,3 @@ def _models(study: Study) -> dict[str, dict[str, Any]]:
             if role in unit.identity:
                 found.setdefault(unit.setup, {})[role] = unit.identity[role]
     return found
-
-
-def _hosts(study: Study) -> list[str]:
-    """Names of the machines that worked on the units, as far as these noted them."""
-    hosts: set[str] = set()
-    for unit in study.units:
-        for row in study.reader(unit).attempts():
-            hosts.add(str(row.get("host", {}).get("name") or ""))
-    return sorted(hosts - {""})

@@ -70,8 +70,6 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             name = "/".join(action.option_strings) or action.metavar
             known = list(action.choices)
-            if value == "watch":
-                raise refuse(str(name), value, "trb status EXP.yaml --watch")
             expected = f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
             raise refuse(str(name), value, expected)
 
@@ -123,9 +121,6 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
     for word in late:
         if word.startswith("-"):
             raise _unknown_option(word, late[late.index(word) + 1 :], command)
-        if getattr(options, "compare", None) is not None and "=" not in word:
-            words = " ".join([options.compare, *late])
-            raise refuse("--compare", words, f"A,B: {options.compare},{late[-1]}")
         if "=" not in word or not hasattr(options, "overrides"):
             raise refuse("argument", word, f"words as in: {command.one_line_usage()}")
     if late:
@@ -156,9 +151,6 @@ def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserErr
         return UserError(
             f"{flag}: unknown option; a key of the experiment is set without dashes: {key}={value}"
         )
-    if flag == "--watch":
-        expected = "expected trb status EXP.yaml --watch"
-        return UserError(f"{flag}: unknown option of {command.prog}: {expected}")
     flags = command.flags()
     expected = f"expected one of {', '.join(flags)}{did_you_mean(flag, flags)}"
     return UserError(f"{flag}: unknown option: {expected}")

@@ -21,7 +21,52 @@ from orchestrator.sheet import Sheet
 FRONT_MATTER = re.compile(r"\A---\n(.*?)^---$", re.MULTILINE | re.DOTALL)
 PERCENT = 100
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-NO_LICENCE = "The files of the base model do not state one, so it is not known."
+HEADINGS = ("Benchmark", "This checkpoint", "On fresh samples", "In the table", "− Vanilla")
+CARD = """---
+{matter}
+---
+
+# {name}
+
+A student that learnt from its teacher by on-policy distillation: {method}, seed {seed}, step {step} of \
+{steps}. `trb` trained and chose it.
+
+## Scores
+
+pass@1 in %.
+
+{table}
+
+The table's score is the mean of {runs}, ± a 95 % interval over {over}. The samples of the first column \
+chose the step out of {candidates} candidates; fresh samples took no part.{confirmed} An empty cell was \
+not measured.
+
+## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoModelForCausalLM.from_pretrained(".")
+inputs = {inputs}
+outputs = model.generate(**inputs, do_sample=True, max_new_tokens={length})
+print(tokenizer.decode(outputs[0]))
+```
+
+`.` is this folder; on a hub it is the id of the repository. The settings stand in the forms of \
+transformers 5 and of version 4.
+
+## Provenance
+
+- Experiment: {experiment}; unit `{unit}`
+- Code: commit {commit}
+{models}
+{weights}
+- Versions: {versions}
+
+## Licence
+
+{licence} The teacher's licence, and those of the training data, may bind as well.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,30 +108,44 @@ def licence_of(folder: Path | None) -> str | None:
 
 def model_card(exported: Exported) -> str:
     """The text of README.md."""
-    data = ModelCardData(
-        base_model=hub_id(exported.setup.student),
+    row, unit, origin, setup = exported.row, exported.unit, exported.origin, exported.setup
+    matter = ModelCardData(
+        base_model=hub_id(setup.student),
         library_name="transformers",
         pipeline_tag="text-generation",
         license=exported.licence,
-        tags=["trb", "distillation", "on-policy-distillation", exported.row.method],
+        tags=["trb", "distillation", "on-policy-distillation", row.method],
         metrics=["pass@1"],
         model_name=exported.name,
         eval_results=_results(exported),
     )
-    parts = [
-        f"---\n{data.to_yaml()}\n---",
-        f"# {exported.name}",
-        _about(exported),
-        "## Scores",
-        _scores(exported),
-        "## Use",
-        _use(exported.setup, exported.origin),
-        "## Provenance",
-        _provenance(exported),
-        "## Licence",
-        _licence(exported),
-    ]
-    return "\n\n".join(parts) + "\n"
+    commit = origin.get("commit") or "unknown: the program was no checkout"
+    changed = " with uncommitted changes" if origin.get("dirty_diff") else ""
+    versions = sorted(origin.get("versions", {}).items())
+    weights = [f"- `{name}`: sha256 `{sha}`" for name, sha in sorted(exported.weights.items())]
+    base = f"The base model is under `{exported.licence}`."
+    return CARD.format(
+        matter=matter.to_yaml(),
+        name=exported.name,
+        method=" with ".join(filter(None, (method_title(row.method), row.setting))),
+        seed=unit.seed,
+        step=row.step,
+        steps=unit.steps,
+        table=_table(exported),
+        runs="one training run" if row.seeds == 1 else f"{row.seeds} training runs",
+        over="training runs" if row.columns[AVERAGE].score.over == "seeds" else "problems (*)",
+        candidates=row.candidates,
+        confirmed=_confirmed(exported.confirmed),
+        inputs=_inputs(setup),
+        length=setup.training.max_response_tokens,
+        experiment=exported.experiment,
+        unit=unit.id,
+        commit=commit + changed,
+        models="\n".join(_model(exported, role) for role in ("student", "teacher")),
+        weights="\n".join(weights),
+        versions=", ".join(f"{name} {version}" for name, version in versions if version),
+        licence=base if exported.licence else "The licence of the base model is not known.",
+    )
 
 
 def hub_id(model: Model) -> str | None:
@@ -119,61 +178,27 @@ def _results(exported: Exported) -> list[EvalResult]:
     return results
 
 
-def _about(exported: Exported) -> str:
-    row, unit = exported.row, exported.unit
-    setting = f" with {row.setting}" if row.setting else ""
-    runs = ""
-    if row.seeds > 1:
-        runs = f" It is one of {row.seeds} training runs that the table averages."
-    return (
-        f"A student that learnt from its teacher by on-policy distillation: {method_title(row.method)}{setting}, "
-        f"seed {unit.seed}, step {row.step} of {unit.steps}.{runs} It was trained and chosen by `trb`."
-    )
-
-
-def _scores(exported: Exported) -> str:
-    """The scores of the checkpoint beside the cells of the table, and how to read them."""
-    headings = ["Benchmark", "This checkpoint", "On fresh samples", "In the table", "− Vanilla"]
+def _table(exported: Exported) -> str:
+    """The scores of the checkpoint beside the cells of the table, as Markdown."""
     names = {AVERAGE: AVERAGE_LABEL}
     for key, run in exported.setup.evaluation.benchmarks.items():
         names[key] = f"{benchmark_label(key, run)} (n = {run.n})"
     rows = []
     for key, name in names.items():
-        column = exported.row.columns[key]
-        difference = column.difference
-        rows.append(
-            [
-                name,
-                _percent(_of(exported.own, key)),
-                _percent(_of(exported.fresh, key)),
-                f"{tenths_text(column.score.value)} ±{column.score.reach}",
-                with_interval(difference.estimate) if difference is not None else "",
-            ]
-        )
-    table = "\n".join(sheet.to_markdown(Sheet.of(headings, rows), str.maketrans({"|": "\\|"})))
-    over = exported.row.columns[AVERAGE].score.over
-    interval = (
-        f"a 95 % t interval over {exported.row.seeds} training runs"
-        if over == "seeds"
-        else "a 95 % bootstrap interval over problems (*): another seed moves the score by more"
-    )
-    return (
-        f"pass@1 in %.\n\n{table}\n\nThe table's score is a mean over the training runs of this setting, and ± is "
-        f"{interval}. The step was chosen by the samples of the first column, out of {exported.row.candidates} "
-        f"candidates; fresh samples took no part. An empty cell was not measured.{_confirmed(exported)}"
-    )
+        score = exported.row.columns[key].score
+        difference = exported.row.columns[key].difference
+        own = [_percent(_of(scores, key)) for scores in (exported.own, exported.fresh)]
+        cell = f"{tenths_text(score.value)} ±{score.reach}"
+        rows.append([name, *own, cell, with_interval(difference.estimate) if difference else ""])
+    return "\n".join(sheet.to_markdown(Sheet.of(HEADINGS, rows), str.maketrans({"|": "\\|"})))
 
 
-def _confirmed(exported: Exported) -> str:
+def _confirmed(row: ConfirmedRow | None) -> str:
     """A sentence on the confirming runs, if there are any."""
-    row = exported.confirmed
     if row is None or AVERAGE not in row.columns:
         return ""
-    score = row.columns[AVERAGE].score
-    return (
-        f"\n\nTrained again on {len(row.units)} seeds that took no part in choosing it, the setting "
-        f"scores {tenths_text(score.value)} ±{score.reach} on average."
-    )
+    score = f"{tenths_text(row.columns[AVERAGE].score.value)} ±{row.columns[AVERAGE].score.reach}"
+    return f" On {len(row.units)} seeds that took no part, the setting scores {score} on average."
 
 
 def _of(scores: Mapping[str, float], key: str) -> float | None:
@@ -187,67 +212,25 @@ def _percent(score: float | None) -> str:
     return "" if score is None else f"{PERCENT * score:.1f}"
 
 
-def _use(setup: Setup, origin: Mapping[str, Any]) -> str:
-    """Lines that load the checkpoint and put a question to it in the form of its training."""
+def _inputs(setup: Setup) -> str:
+    """The expression that puts a question to it in the form of its training."""
+    system = setup.prompt.system
     if setup.prompt.kind == "chat":
-        system = [{"role": "system", "content": setup.prompt.system}] if setup.prompt.system else []
-        messages = [*system, {"role": "user", "content": "…"}]
-        thinking = setup.prompt.enable_thinking
-        inputs = (
-            f"inputs = tokenizer.apply_chat_template({messages!r}, add_generation_prompt=True, "
-            f'enable_thinking={thinking}, return_dict=True, return_tensors="pt")'
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": "…"})
+        return (
+            f"tokenizer.apply_chat_template({messages!r}, add_generation_prompt=True, "
+            f'enable_thinking={setup.prompt.enable_thinking}, return_dict=True, return_tensors="pt")'
         )
-    else:
-        text = f"{setup.prompt.system}\n…\n" if setup.prompt.system else "…\n"
-        inputs = f'inputs = tokenizer({text!r}, return_tensors="pt", add_special_tokens=False)'
-    length = setup.training.max_response_tokens
-    lines = [
-        "```python",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        'tokenizer = AutoTokenizer.from_pretrained(".")',
-        'model = AutoModelForCausalLM.from_pretrained(".")',
-        inputs,
-        f"outputs = model.generate(**inputs, do_sample=True, max_new_tokens={length})",
-        "print(tokenizer.decode(outputs[0]))",
-        "```",
-    ]
-    version = origin.get("versions", {}).get("transformers")
-    written = f"transformers {version}" if version else "transformers 5"
-    return "\n".join(lines) + (
-        "\n\n`.` is this folder; on a hub it is the id of the repository. The files were written by "
-        f"{written}. The settings also stand in the form of version 4: 4.57.6 reads them alike."
-    )
+    text = f"{system}\n…\n" if system else "…\n"
+    return f'tokenizer({text!r}, return_tensors="pt", add_special_tokens=False)'
 
 
-def _provenance(exported: Exported) -> str:
-    origin, unit = exported.origin, exported.unit
-    commit = origin.get("commit") or "unknown: the program was no checkout"
-    if origin.get("dirty_diff"):
-        commit = f"{commit} with uncommitted changes"
-    lines = [
-        f"- Experiment: {exported.experiment}; unit `{unit.id}`",
-        f"- Code: commit {commit}",
-    ]
-    for role in ("student", "teacher"):
-        model: Model = getattr(exported.setup, role)
-        source = hub_id(model) or ("a recipe of trb" if model.recipe else "a local folder")
-        identity = unit.identity.get(role, {})
-        facts = [f"- {role.capitalize()}: {source}"]
-        digests = []
-        for key in ("revision", "weights", "tokenizer"):
-            if key in identity:
-                digests.append(f"{key} `{identity[key]}`")
-        if digests:
-            facts.append(", ".join(digests))
-        lines.append("; ".join(facts))
-    for name, sha256 in sorted(exported.weights.items()):
-        lines.append(f"- `{name}`: sha256 `{sha256}`")
-    versions = origin.get("versions", {})
-    known = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()) if version)
-    lines.append(f"- Versions: {known}")
-    return "\n".join(lines)
-
-
-def _licence(exported: Exported) -> str:
-    own = f"The base model is under `{exported.licence}`." if exported.licence else NO_LICENCE
-    return f"{own} The teacher's licence, and those of the training data, may bind as well."
+def _model(exported: Exported, role: str) -> str:
+    """A line of the provenance of the student or the teacher."""
+    model: Model = getattr(exported.setup, role)
+    source = hub_id(model) or ("a recipe of trb" if model.recipe else "a local folder")
+    identity = exported.unit.identity.get(role, {})
+    keys = [key for key in ("revision", "weights", "tokenizer") if key in identity]
+    digests = ", ".join(f"{key} `{identity[key]}`" for key in keys)
+    return f"- {role.capitalize()}: {source}" + (f"; {digests}" if digests else "")

@@ -25,8 +25,8 @@ def open_and_show(pack: Path, folder: Path | None, console: Console) -> int:
     table = build.results_table(as_opened(study))
     console.print(terminal.to_rich(table, brief=True), crop=False)
     same = formats.to_markdown(table) == (opened.results / "table.md").read_text(encoding="utf-8")
-    say(f"{pack}: sha256 {opened.sha256}; all {len(opened.manifest.members):,} files are as packed")
-    for code in opened.manifest.about["code"]:
+    say(f"{pack}: sha256 {opened.sha256}; all {opened.files:,} files are as packed")
+    for code in opened.about["code"]:
         say(f"{counted(code['units'], 'unit')} made with {_code_text(code)}")
     if same:
         say("the table above was computed here from the runs, and is the packed one")

@@ -1,62 +1,15 @@
-"""Standard output on any stream: one that lacks characters, and one whose reader is gone.
-
-A stream that lacks a character gets `-` for −, `+/-` for ±, `e` for ε, at last `?`.
-"""
+"""Standard output for a sweep: one that outlives its reader."""
 
 from __future__ import annotations
 
-import codecs
 import os
 import sys
-import unicodedata
-from collections.abc import Callable, Mapping
-from io import TextIOWrapper
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-SUBSTITUTES: Mapping[str, str] = {
-    "−": "-", "–": "-", "—": "-", "─": "-", "━": "#", "│": "|", "█": "#", "░": "-",
-    "…": "...", "·": "*", "•": "*", "×": "x", "±": "+/-", "÷": "/", "←": "<-", "→": "->", "≥": ">=", "≤": "<=",
-    "≠": "!=", "≈": "~", "‖": "||", "“": '"', "”": '"', "’": "'", "‘": "'",
-}  # fmt: skip
-HANDLER = "trb_plain_text"  # its name among Python's handlers of encoding errors
-
-
-def suit(stream: TextIOWrapper) -> None:
-    """Let a stream take every text, also one whose encoding lacks a character of it.
-
-    Under `LC_ALL=C` Python writes UTF-8 all the same. A terminal gets ASCII then; files and pipes
-    keep their UTF-8.
-    """
-    codecs.register_error(HANDLER, _substitute)
-    forced = os.environ.get("LC_ALL") in ("C", "POSIX") and stream.isatty()
-    if forced and not (os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8")):
-        stream.reconfigure(encoding="ascii", errors=HANDLER)
-    else:
-        stream.reconfigure(errors=HANDLER)
-
-
-def _substitute(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Give Python a text for the characters that a stream lacks, and the place after them."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(map(plain, error.object[error.start : error.end])), error.end
-
-
-def plain(character: str) -> str:
-    """A character in ASCII: `e` for ε, `b` for β, `e` for é, `?` where nothing is near it.
-
-    It is one character again wherever columns of a table may hold it, but for ±.
-    """
-    if character in SUBSTITUTES:
-        return SUBSTITUTES[character]
-    name = unicodedata.name(character, "")
-    if name.startswith("GREEK SMALL LETTER"):
-        return name.split()[3][0].lower()
-    return "".join(filter(str.isascii, unicodedata.normalize("NFKD", character))) or "?"
 
 
 class LastingOutput:

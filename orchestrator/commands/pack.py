@@ -14,8 +14,7 @@ from orchestrator.records.rundir import ROLLOUTS
 from orchestrator.selection.confirmation import missing_units
 from orchestrator.selection.study import Study
 
-SUFFIX = ".trb"
-SHOWN = 3  # names in a line
+SUFFIX = ".tar.gz"
 
 
 def pack(study: Study, output: Path | None, texts: bool) -> int:
@@ -47,33 +46,28 @@ def pack(study: Study, output: Path | None, texts: bool) -> int:
 
 
 def _about(packed: Packed) -> list[str]:
-    manifest = packed.manifest
-    inside = f"{len(manifest.members):,} files, {size_text(manifest.size)} unpacked"
-    lines = [f"{packed.path}: {size_text(packed.size)}, {inside}", f"sha256 {packed.sha256}"]
-    if manifest.about["left_out"]["texts"]:
+    inside = f"{packed.files:,} files, {size_text(packed.size)} unpacked"
+    lines = [
+        f"{packed.path}: {size_text(packed.path.stat().st_size)}, {inside}",
+        f"sha256 {packed.sha256}",
+    ]
+    if packed.about["left_out"]["texts"]:
         lines.append("left out: the texts of evaluated responses")
     lines.append(f"left out: weights and learner states, {_amount(packed.weights)}")
     if packed.others.files:
         lines.append(f"left out: files that no command reads, {_amount(packed.others)}")
-    for code in manifest.about["code"]:
+    for code in packed.about["code"]:
         if code["dirty"] is not False:
             changed = (
                 "uncommitted changes, which are inside" if code["dirty"] else "unknown changes"
             )
             lines.append(f"{counted(code['units'], 'unit')} made with {changed}")
-    named = _some(packed.hosts) + _some(packed.local_paths)
-    if named:
-        lines.append(
-            f"anyone who opens it reads these names of machines and folders: {', '.join(named)}"
-        )
+    lines.append(
+        "anyone who opens it reads its logs, with names of machines and folders, and with any key or "
+        "token that was printed there: look before you publish"
+    )
     lines.append(f"anyone opens it with: trb open {shlex.quote(packed.path.name)}")
     return lines
-
-
-def _some(names: list[str]) -> list[str]:
-    """The first names, and how many more there are."""
-    more = len(names) - SHOWN
-    return [*names[:SHOWN], f"{more} more"] if more > 0 else names
 
 
 def _amount(tally: LeftOut) -> str:

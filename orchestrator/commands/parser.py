@@ -91,9 +91,7 @@ def _add_sweep_commands(commands: Commands) -> None:
     status.option("--sort", None, "order of the units (default: plan)", choices=orders)
 
     text = "look inside a sweep, full-screen: scores, units, curves, logs, samples; changes no run"
-    view = _experiment(commands, "view", text, without=ONLY_RESULTS)
-    view.flag("--serve", "show it in a browser on this machine, under an address with a token")
-    view.option("--port", "N", "with --serve: the port (default: a free one)", whole_number)
+    _experiment(commands, "view", text, without=ONLY_RESULTS)
 
     logs = _command(commands, "logs", "the log of a unit, or of every unit of an experiment")
     text = f"id of a unit, its beginning, a label as of `trb status`: 'TRB K=12', or {EXPERIMENT}"
@@ -139,7 +137,7 @@ def _add_result_commands(commands: Commands) -> None:
     text = "default: pass@1, which selects; maj@K: the most frequent of K answers is right"
     table.option("--metric", "pass@K|maj@K", text, metric)
     text = "unit of cost, where methods are compared at equal cost (default: updates)"
-    measures = ("updates", "time", "student_tokens", "teacher_tokens")
+    measures = ("updates", "time")
     table.option("--cost", None, text, choices=measures)
 
     figures = _experiment(commands, "figures", "the figures, as PNG and PDF")
@@ -176,14 +174,13 @@ def _add_result_commands(commands: Commands) -> None:
 def _add_archive_commands(commands: Commands) -> None:
     text = "a finished sweep as one file to cite: runs without weights, experiment, table, digests"
     pack = _experiment(commands, "pack", text)
-    pack.option(
-        "--output", "FILE.trb", "default: NAME.trb in this folder, by the experiment's name", Path
-    )
+    text = "default: NAME.tar.gz in this folder, by the experiment's name"
+    pack.option("--output", "FILE.tar.gz", text, Path)
     pack.flag("--no-texts", "leave out the texts of evaluated responses")
 
     text = "verify a packed sweep, unpack it and print its table; then it is a runs folder"
     opened = _command(commands, "open", text)
-    opened.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
+    opened.add_argument("file", type=Path, metavar="FILE.tar.gz", help="a file that trb pack wrote")
     opened.option(
         "--to",
         "DIR",
@@ -196,12 +193,11 @@ def _add_archive_commands(commands: Commands) -> None:
     )
     again = _command(commands, "rerun", text)
     again.description = (
-        "Train the runs again that a cell of a packed table rests on. Exit code 0: the same bytes, or "
-        "the same numbers where one of the two versions of trb notes more of them; 4: other bytes, "
-        "and a score within the interval of the cell; 1: a score outside of it. Where the training "
-        "stops early, the exit code is that of trb submit."
+        "Train the runs again that a cell of a packed table rests on. Exit code 0: the same bytes; "
+        "4: other bytes, and a score within the interval of the cell; 1: a score outside of it. Where "
+        "the training stops early, the exit code is that of trb submit."
     )
-    again.add_argument("file", type=Path, metavar="FILE.trb", help="a file that trb pack wrote")
+    again.add_argument("file", type=Path, metavar="FILE.tar.gz", help="a file that trb pack wrote")
     text = "OmegaConf dotlist that leaves the training alone, for example runtime.keep=best"
     again.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
     text = "the cell, as the table prints it: 'TRB,Short sums'; SETUP where several have the column"

@@ -9,6 +9,7 @@ and the step of the cell is chosen anew among its checkpoints.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -21,8 +22,6 @@ from analysis.numbers import tenths_text
 from analysis.scores.evidence import ColumnEvidence, RowEvidence
 from analysis.table import build
 from analysis.table.model import Table, TableColumn
-from orchestrator.archive.comparison import compare_runs
-from orchestrator.archive.manifest import Manifest
 from orchestrator.archive.unpacking import OpenedPack, open_pack
 from orchestrator.commands.spending import confirm
 from orchestrator.commands.submit import submit
@@ -34,6 +33,7 @@ from orchestrator.experiment.resolved import resolved_text
 from orchestrator.planning.numbers import counted
 from orchestrator.records.files import write_once
 from orchestrator.records.provenance import provenance
+from orchestrator.records.rundir import DATA, METRICS, ROLLOUTS, RunReader
 from orchestrator.selection import scores
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.loading import load_study
@@ -62,7 +62,7 @@ def rerun(options: argparse.Namespace) -> int:
         refuse_damaged(packed)
         cell = find_cell(build.results_table(packed), options.cell)
         seeds = [unit.seed for unit in packed.units if unit.id in cell.row.units]
-        runs = options.runs or Path(f"{opened.manifest.name}-rerun")
+        runs = options.runs or Path(f"{opened.name}-rerun")
         study = _narrowed(packed, cell.row, seeds, runs, options.overrides, opened)
         score = cell.evidence.score
         rests = f"rests on {counted(len(seeds), 'training run')}, step {cell.row.step}"
@@ -71,7 +71,7 @@ def rerun(options: argparse.Namespace) -> int:
         code = submit(study, options.address, _command(options, runs))
         if code != 0:
             return code
-        return _judge(packed, study, cell, opened.manifest)
+        return _judge(packed, study, cell, opened)
 
 
 def find_cell(table: Table, text: str) -> CellOfTable:
@@ -170,31 +170,21 @@ def _command(options: argparse.Namespace, runs: Path) -> str:
     return shlex.join([*words, "--runs", str(runs)])
 
 
-def _judge(packed: Study, study: Study, cell: CellOfTable, manifest: Manifest) -> int:
+def _judge(packed: Study, study: Study, cell: CellOfTable, opened: OpenedPack) -> int:
     """Print whether the runs are the same bytes, else where the new score lies; the exit code."""
     row = cell.row
     ids = study.evaluation_ids(row.setup)
     evaluations = [*ids.values(), *study.fresh_evaluation_ids(row.setup).values()]
     difference = None
-    columns = set[str]()
     for unit_id in row.units:
         before, now = packed.reader(unit_id), study.reader(unit_id)
-        compared = compare_runs(before, now, row.step, evaluations)
-        difference = compared.difference
-        columns |= compared.columns
-        if difference is not None:
-            break
-    trained = counted(len(row.units), "training run")
-    runs = f"{trained}, each with its checkpoint of step {row.step} and its samples"
-    if difference is None and columns:
-        lacking = ", ".join(sorted(columns))
-        print(f"same numbers: {runs}; one of the two versions did not note {lacking}")
-        return SAME
+        difference = difference or first_difference(before, now, row.step, evaluations)
     if difference is None:
-        print(f"same bytes: {runs}")
+        trained = counted(len(row.units), "training run")
+        print(f"same bytes: {trained}, each with its checkpoint of step {row.step} and its samples")
         return SAME
     print(f"other bytes: {difference}")
-    for line in _other_versions(manifest):
+    for line in _other_versions(opened):
         print(line)
     keys = list(ids) if cell.column.benchmark == AVERAGE else [cell.column.benchmark]
     value = _score(study, row, [ids[key] for key in keys])
@@ -206,6 +196,50 @@ def _judge(packed: Study, study: Study, cell: CellOfTable, manifest: Manifest) -
         return WITHIN_INTERVAL
     print(f"outside its interval: {tenths_text(value)}, not in {limits}")
     return DIFFERS
+
+
+def first_difference(
+    packed: RunReader, again: RunReader, step: int, evaluation_ids: Sequence[str]
+) -> str | None:
+    """Where a trained run first differs from the packed one of the same id; None with equal bytes.
+
+    Compared are the logs of training, the checkpoint of one step by the sha256 that both runs have
+    noted of its files, and its samples. Clocks and notes for people differ in every run.
+    """
+    for name in (DATA, METRICS, ROLLOUTS):
+        before, now = ((run.path / name) for run in (packed, again))
+        line = _first_line(_content(before), _content(now))
+        if line is not None:
+            return f"{again.unit_id}/{name}, line {line}"
+    if packed.checkpoint_files(step) != again.checkpoint_files(step):
+        return f"{again.unit_id}: the files of the checkpoint of step {step}"
+    for evaluation_id in evaluation_ids:
+        before, now = _slices(packed, evaluation_id, step), _slices(again, evaluation_id, step)
+        for name in sorted(before | now):
+            line = _first_line(before.get(name, b""), now.get(name, b""))
+            if line is not None:
+                return f"{again.unit_id}/evals/{evaluation_id}/step_{step:06d}/{name}, line {line}"
+    return None
+
+
+def _first_line(before: bytes, now: bytes) -> int | None:
+    """The number of the first line that differs."""
+    lines = itertools.zip_longest(before.splitlines(), now.splitlines())
+    return next((number for number, (ours, theirs) in enumerate(lines, 1) if ours != theirs), None)
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _slices(run: RunReader, evaluation_id: str, step: int) -> dict[str, bytes]:
+    """Name → rows of each slice that counts, without the last line, which seals the others."""
+    folder = run.evaluation_path(evaluation_id, step)
+    rows = {}
+    for part in run.counted_slices(evaluation_id, step):
+        data = (folder / part.name).read_bytes()
+        rows[part.name] = data[: data.rfind(b"\n", 0, -1) + 1]
+    return rows
 
 
 def _score(study: Study, row: RowEvidence, evaluation_ids: Sequence[str]) -> Fraction:
@@ -222,11 +256,11 @@ def _score(study: Study, row: RowEvidence, evaluation_ids: Sequence[str]) -> Fra
     return PERCENT * sum(values, Fraction(0)) / len(values)
 
 
-def _other_versions(manifest: Manifest) -> list[str]:
+def _other_versions(opened: OpenedPack) -> list[str]:
     """A line for each package whose version here is none of those that the packed runs had."""
     lines = []
     for name, here in provenance()["versions"].items():
-        then = {code["versions"].get(name) for code in manifest.about["code"]} - {None}
+        then = {code["versions"].get(name) for code in opened.about["code"]} - {None}
         if then and here not in then:
             lines.append(f"{name} {here} here, {' and '.join(sorted(then))} then")
     return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.errors import LONGEST_VALUE, UserError, refuse, shortened
 
-LONGEST = 1_000_000  # characters of a file
 TOO_DEEP = "less nesting, and no anchor that stands in itself"
 
 
@@ -21,10 +19,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file with its references resolved; UserError names file and line."""
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST + 1)
-        if len(text) > LONGEST:
-            raise UserError(f"{path}: more than {LONGEST} characters")
-        raw = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
+            raw = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (IsADirectoryError, UnicodeDecodeError, PermissionError):

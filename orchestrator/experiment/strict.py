@@ -21,8 +21,6 @@ from orchestrator.errors import (
 from orchestrator.rules import BROKEN_RULE, SIGNS, Entry, entries, entry, number
 
 EXAMPLES = {"methods": ", for example {vanilla: {}, skd: {K: [4, 16], tau_T: [0.6]}}"}
-# Keys of earlier versions.
-RENAMED = {"engine.rollout": "engine.sampler", "engine.learner": "engine.trainer"}
 UNKNOWN = ("unexpected_keyword_argument", "invalid_key")
 
 
@@ -108,8 +106,6 @@ def _listed(key: str, raw: Any) -> str:
 
 def _unknown_key(schema: type, key: str, name: str) -> UserError:
     """The error of a key that a dataclass lacks; it suggests another place or another word."""
-    if key in RENAMED:
-        return UserError(f"{key}: unknown key: expected {RENAMED[key]}, as it is called now")
     inside = next(_places(schema, name), None)
     if inside is None:
         return unknown(key, "key", name, entries(schema))

@@ -27,11 +27,7 @@ ROLES = ("student", "teacher")
 
 def folder_of(model: Model, setup: Setup, runs: Path) -> Path:
     """Path of a model made by a recipe."""
-    recipe = recipe_of(model, setup)
-    hidden = runs / ".models" / recipe  # where earlier versions put it
-    if hidden.is_dir() or record_path(hidden).exists():
-        return hidden.resolve()
-    return (runs / "models" / recipe).resolve()
+    return (runs / "models" / recipe_of(model, setup)).resolve()
 
 
 def recipe_of(model: Model, setup: Setup) -> str:

@@ -22,7 +22,7 @@ from orchestrator.records.slice_files import SliceCounts
 
 # Another form of entries or stamps needs another number, so that files with this one are ignored.
 # A value with another meaning needs only another name.
-FORMAT = 2
+FORMAT = 1
 
 FOLDER = ".index"  # in a runs folder; everything in it can be made again
 _STORED = "<u4"

@@ -1,4 +1,4 @@
-"""When, where and how long units were worked on, from `timing.jsonl` and `attempts.jsonl`.
+"""When and how long units were worked on, from `timing.jsonl` and `attempts.jsonl`.
 
 All times are seconds: durations, or since 1970 (UTC). Recovery does not reproduce clocks, so
 `timing.jsonl` may hold a training step several times: once for each attempt that took it.
@@ -7,21 +7,21 @@ All times are seconds: durations, or since 1970 (UTC). Recovery does not reprodu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.records.columns import EVALUATE, EVALUATOR, STEP_PARTS, TRAIN
 from orchestrator.records.rundir import ATTEMPTS, TIMING, RunReader
 
-RESCORE = "rescore"  # the kind of a piece: fresh samples of a selected checkpoint
+RESCORE = "rescore"  # work on fresh samples of a selected checkpoint
 BLENDED, PLAIN = "blended step", "plain step"  # with the teacher while decoding, and without it
 RECENT = 20  # latest rows, over which a unit's present speed is averaged
-# A training step begins a new piece after a pause that is longer than this and than the step.
-LEAST_PAUSE_S = 1.0
+
+Span = tuple[float, float]  # seconds since 1970 (UTC): start and end
 
 
 @dataclass(frozen=True)
@@ -46,40 +46,14 @@ class ClockRow:
     fresh: bool
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Work of one kind on one unit without a pause, from `start` to `end`.
+class Worked(NamedTuple):
+    """Start and end of the attempts at training a unit, and of each piece of work by evaluators.
 
-    `kind` is START, TRAIN, EVALUATE or RESCORE. Training steps that a later attempt took again are
-    `lost`. Host, process and GPU come from `ClockRow.place`.
+    An attempt ends with its last clocked work.
     """
 
-    kind: str
-    start: float
-    end: float
-    host: str | None
-    process: int | None
-    gpu: str | None
-    lost: bool
-    evaluator: bool
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """An attempt at training a unit, from its start to the end of its last clocked work.
-
-    An attempt is `complete` if it trained the unit to the end or still runs; one that died, failed
-    or was stopped is not. `where` is its last piece.
-    """
-
-    start: float
-    end: float
-    complete: bool
-    where: Piece | None
+    attempts: list[Span]
+    evaluators: list[Span]
 
 
 @dataclass(frozen=True)
@@ -187,76 +161,38 @@ def mean_seconds(run: RunReader, blended: int) -> dict[str, MeanSeconds]:
     return {kind: MeanSeconds(*values) for kind, values in known.items()}
 
 
-# --- when and where it was done ---
+# --- when it was done ---
 
 
-def pieces(run: RunReader) -> list[Piece]:
-    """The pieces of work on one unit in the order of their ends; rows without a time give none."""
+def worked(run: RunReader) -> Worked:
+    """When a unit was worked on; rows without a time count for nothing."""
 
-    def read() -> list[list[Any]]:
-        return [[*vars(piece).values()] for piece in _pieces(clock_rows(run))]
-
-    return [Piece(*values) for values in run.derived(TIMING, "pieces of work", read)]
-
-
-def attempts(run: RunReader, done: Sequence[Piece]) -> list[Attempt]:
-    """The attempts at training a unit; `done` are the unit's pieces of work."""
-
-    def read() -> list[float]:
+    def read_starts() -> list[float]:
         return sorted(datetime.fromisoformat(row["started"]).timestamp() for row in run.attempts())
 
-    starts = run.derived(ATTEMPTS, "starts", read)
-    trained = [piece for piece in done if not piece.evaluator]
+    def read_rows() -> list[list[Any]]:
+        rows = []
+        for row in clock_rows(run):
+            if row.at is not None:
+                rows.append([row.at - row.seconds, row.at, row.evaluator])
+        return sorted(rows, key=lambda row: row[1])
+
+    starts = run.derived(ATTEMPTS, "starts", read_starts)
+    rows = run.derived(TIMING, "start, end and evaluator of rows", read_rows)
+    trained = [(start, end) for start, end, evaluator in rows if not evaluator]
     if not starts and trained:
         # The user may have removed a damaged `attempts.jsonl`: all work counts as one attempt then.
-        starts = [trained[0].start]
-    attempted = []
+        starts = [trained[0][0]]
+    attempts = []
     for start, following in pairwise([*starts, float("inf")]):
-        end, last = start, None
-        for piece in trained:  # in the order of their ends
-            if start <= piece.end < following:
-                end, last = piece.end, piece
-        complete = following == float("inf") and (run.trained or run.running)
-        attempted.append(Attempt(start, end, complete, last))
-    return attempted
+        ends = [end for _, end in trained if start <= end < following]
+        attempts.append((start, max(ends, default=start)))
+    return Worked(attempts, [(start, end) for start, end, evaluator in rows if evaluator])
 
 
 def seconds_spent(run: RunReader) -> tuple[float, float]:
     """Seconds of all attempts at a unit, and seconds of evaluators that sampled its checkpoints."""
-    done = pieces(run)
-    trained = sum(attempt.end - attempt.start for attempt in attempts(run, done))
-    return trained, sum(piece.seconds for piece in done if piece.evaluator)
-
-
-def _pieces(rows: Sequence[ClockRow]) -> list[Piece]:
-    """Join training steps that follow each other without a pause at one place."""
-    joined: list[Piece] = []
-    latest: dict[Hashable, int] = {}  # the piece of a place that the next step may prolong
-    lost = _lost(rows)
-    for row, is_lost in zip(rows, lost, strict=True):
-        if row.at is None:
-            continue
-        start = row.at - row.seconds
-        kind = RESCORE if row.fresh else row.phase
-        if kind == TRAIN:
-            last = latest.get((row.place, is_lost))
-            pause = max(LEAST_PAUSE_S, row.seconds)
-            if last is not None and start - joined[last].end <= pause:
-                joined[last] = replace(joined[last], end=row.at)
-                continue
-            latest[row.place, is_lost] = len(joined)
-        # Every slice of an evaluation and every start of a role is a piece of its own.
-        joined.append(Piece(kind, start, row.at, *row.place, is_lost, row.evaluator))
-    return sorted(joined, key=lambda piece: piece.end)
-
-
-def _lost(rows: Sequence[ClockRow]) -> list[bool]:
-    """Whether each row is a training step that a later attempt took again."""
-    lost: list[bool] = []
-    earliest = float("inf")  # the first step of the rows after this one
-    for row in reversed(rows):
-        is_step = row.phase == TRAIN
-        lost.append(is_step and row.step >= earliest)
-        if is_step:
-            earliest = min(earliest, row.step)
-    return lost[::-1]
+    attempts, evaluators = worked(run)
+    return sum(end - start for start, end in attempts), sum(
+        end - start for start, end in evaluators
+    )

@@ -217,13 +217,10 @@ def sealed_lines(lines: str, of: Mapping[str, Any] | None = None) -> str:
 def unsealed_lines(
     data: bytes, path: Path, remedy: str, of: Mapping[str, Any] | None = None
 ) -> bytes:
-    """The lines of a file of `sealed_lines` without the last; Damaged if that does not fit them.
-
-    A last line with the sha256 alone, as earlier versions wrote it, is accepted whatever `of` is.
-    """
+    """The lines of a file of `sealed_lines` without the last; Damaged if that does not fit them."""
     body = data[: data.rfind(b"\n", 0, -1) + 1]
     last = data[len(body) :]
-    if last == _last_line(body, of or {}).encode() or last == _last_line(body, {}).encode():
+    if last == _last_line(body, of or {}).encode():
         return body
     other = None
     with suppress(ValueError, RecursionError):

@@ -16,8 +16,7 @@ FOLDER = "samples"
 class RolloutSample:
     """One rollout; each list has one value per token, and logarithms are in nats.
 
-    `ids` are the response, from which it can be replayed: several ids can have one text. Files of
-    earlier versions have none.
+    `ids` are the response, from which it can be replayed: several ids can have one text.
     `prompt` is the text that the model read, and `index` the number of that prompt in the training
     data. `tokens` are texts that together make the response with its end. The text of a letter that
     spans several tokens is at its last token. `student` is log p and `behavior` log μ of the
@@ -35,13 +34,13 @@ class RolloutSample:
     gold: str | None
     reward: float | None
     truncated: bool
+    ids: list[int]
     tokens: list[str]
     student: list[float]
     behavior: list[float]
     teacher: list[float] | None = None
     survived: list[bool] | None = None
     measured: dict[str, list[float]] = field(default_factory=dict)
-    ids: list[int] | None = None
 
 
 def samples_name(step: int) -> str:

@@ -3,7 +3,7 @@
 `problems_0-250_of_500.samples_0-4.texts.gz` has a row for each kept response, ordered by problem
 and sample. As in the file of the slice, its last line names the slice and has the sha256 of the
 rows. `writer.write_slice` writes the texts before the slice, so no slice lacks the texts that were
-to be kept. A slice without such a file kept none, as in runs of earlier versions.
+to be kept. A slice without such a file kept none.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def unit_of(study: Study, name: str) -> Unit:
 
 def test_the_cost_of_a_checkpoint(study: Study) -> None:
     blended = training_cost(study, unit_of(study, "trust_region"), 20)
-    assert (blended.seconds, blended.student_tokens, blended.teacher_tokens) == (
+    assert (blended.seconds, blended.student_tokens, blended.teacher_scored) == (
         40,
         20 * DRAFTS,
         20 * DRAFTS,
@@ -115,17 +115,6 @@ def test_missing_clocks_stay_missing(study: Study) -> None:
         ("updates", 60, {"vanilla": 75, "trust_region": 100, "sft_warmup": 50 + 50 / 4}),
         # A step of the trust region takes twice the time, so that 60 seconds end at its step 30.
         ("time", 60, {"vanilla": 75, "trust_region": 50, "sft_warmup": 50 + 50 / 4}),
-        # 6000 tokens are its step 46.15; the supervised stage decodes with the teacher alone.
-        (
-            "student_tokens",
-            6000,
-            {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 100},
-        ),
-        (
-            "teacher_tokens",
-            6000,
-            {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 62.5},
-        ),
     ],
 )
 def test_scores_at_equal_cost(
@@ -166,13 +155,6 @@ def test_a_method_that_asks_no_teacher_takes_no_tokens_of_it(tmp_path: Path) -> 
     assert (cost.student_tokens, cost.teacher_scored, cost.teacher_decoded) == (20 * TOKENS, 0, 0)
     of_unit = unit_cost(study, control)
     assert (of_unit.training_tokens, of_unit.teacher_positions) == (60 * TOKENS, 0)
-    [by_teacher] = cost_tables(study, select(study), "teacher_tokens")
-    why_not = {row.method: row.why_not for row in by_teacher.rows}
-    assert why_not.pop("fixed_advantage") == "none taken"
-    assert not any(why_not.values())
-    assert by_teacher.amount == 60 * TOKENS
-    [by_student] = cost_tables(study, select(study), "student_tokens")
-    assert not any(row.why_not for row in by_student.rows)
 
 
 def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
@@ -190,11 +172,7 @@ def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
     assert not any(row.why_not for row in table.rows)
     drawn = {each.name: each for each in pictures(study)}["cost-arithmetic"].figure
     assert drawn is not None
-    assert [len(axes.get_lines()) for axes in drawn.axes] == [
-        3,
-        2,
-        3,
-    ]  # updates, time, tokens of the teacher
+    assert [len(axes.get_lines()) for axes in drawn.axes] == [3, 2]  # updates, time
 
 
 def test_times_have_no_p_value(study: Study) -> None:
@@ -223,21 +201,20 @@ def test_a_line_for_each_method_over_its_cost(study: Study) -> None:
     curves = [curve(study, best) for best in chosen]
     panels = {measure: [cost.series(points, measure) for points in curves] for measure in cost.AXES}
     figure = cost.draw(panels, "Arithmetic")
-    updates, time, tokens = figure.axes
+    updates, time = figure.axes
     [warmed] = [
         line for line in updates.get_lines() if str(line.get_label()).startswith("SFT warmup")
     ]
     assert list(warmed.get_xdata()) == [35, 55, 75]
     assert list(warmed.get_ydata()) == [50, 50, 100]
     assert list(time.get_lines()[0].get_xdata()) == [20, 40, 60]
-    assert tokens.get_xlabel() == "tokens of the teacher"
 
 
 def test_the_table_says_it_in_every_form(study: Study) -> None:
     assert build.results_table(study).verdict.sentences == (
         "No method can be called better: one seed.",
     )
-    table = build.results_table(study, cost="teacher_tokens")
+    table = build.results_table(study, cost="updates")
     [line] = [
         line
         for line in to_markdown(table).splitlines()
@@ -245,7 +222,7 @@ def test_the_table_says_it_in_every_form(study: Study) -> None:
     ]
     assert line.startswith("| SFT warmup | 62.5 ±")
     [document] = json.loads(to_json(table))["costs"]
-    assert (document["measure"], document["amount"]) == ("teacher_tokens", 6000)
+    assert (document["measure"], document["amount"]) == ("updates", 60)
     frame = frames.costs(table).set_index("method")
     assert frame.loc["sft_warmup", "teacher_decoded"] == 1500
     assert frame.loc["sft_warmup", "minus_vanilla"] == pytest.approx(-12.5)
@@ -266,4 +243,3 @@ def test_costs_as_text() -> None:
     assert amount_text("updates", 60, on_gpus=False) == "60 updates"
     assert amount_text("time", 5400, on_gpus=True) == "1.5 GPU-hours"
     assert amount_text("time", 12000, on_gpus=False) == "200 core-minutes"
-    assert amount_text("teacher_tokens", 56833.3, on_gpus=True) == "56,833 teacher tokens"

@@ -247,7 +247,7 @@ def test_a_partial_sweep_says_so(root: ElementTree.Element) -> None:
 def test_figures_are_pictures_with_words(root: ElementTree.Element) -> None:
     drawn = ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics")
     images = {figure.get("id"): figure for figure in root.iter("figure")}
-    assert set(images) == {*(f"{kind}-{SETUP}" for kind in drawn), "gantt-quickstart"}
+    assert set(images) == {f"{kind}-{SETUP}" for kind in drawn}
     for figure in images.values():
         image, wide = next(figure.iter("img")), next(figure.iter("source"))
         for source in (image.get("src", ""), wide.get("srcset", "")):
@@ -418,9 +418,6 @@ def test_texts_of_rollouts_are_inert(text: str) -> None:
 
 
 def test_nothing_comes_from_elsewhere(root: ElementTree.Element) -> None:
-    policy = next(meta.get("content", "") for meta in root.iter("meta") if meta.get("http-equiv"))
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
     sources = [node.get("src") or node.get("href") for node in root.iter()]
     assert any(sources)
     assert not [url for url in filter(None, sources) if re.match(r"(?!data:)[a-z]+:|//", url)]
@@ -543,13 +540,13 @@ def test_a_browser_shows_it_without_complaint(
         "CSS1Compat",
     ]
     styled = "getComputedStyle(document.querySelector('caption')).textAlign"
-    assert tab.evaluate(styled) == "left"  # the policy lets the style sheet in
+    assert tab.evaluate(styled) == "left"
     assert tab.evaluate("innerWidth") == width
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     images = tab.evaluate(
         "[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, i.clientHeight])"
     )
-    assert len(images) == 7
+    assert len(images) == 6
     assert all(done and min(sizes) > 200 for done, *sizes in images)
     inside = tab.evaluate("document.querySelector('main').clientWidth")
     assert all(
@@ -666,15 +663,9 @@ CHOOSE = """(pair) => {
   const result = document.querySelector('#comparison [aria-live]');
   const texts = (row) => [...row.cells].map((cell) => cell.textContent);
   const cells = [...result.querySelectorAll('tr')].map(texts);
-  return { numbers: result.numbers, cells, note: result.querySelector('.note').textContent };
+  const [title, note] = ['caption', '.note'].map((part) => result.querySelector(part).textContent);
+  return { cells, title, note };
 }"""
-
-
-def without_limits(cells: list[list[str]]) -> list[list[str]]:
-    """Texts with `[]` for limits, which lie on a half such as −13.75 but for the 14th digit."""
-    return [
-        [re.sub(r"\[[−+]?\d+\.\d, [−+]?\d+\.\d\]", "[]", cell) for cell in row] for row in cells
-    ]
 
 
 def test_any_two_methods_are_compared_in_the_page_as_by_the_command(
@@ -689,25 +680,18 @@ def test_any_two_methods_are_compared_in_the_page_as_by_the_command(
     names = "[...document.querySelectorAll('#comparison select')[1].options].map(o => o.value)"
     known = tab.evaluate(names)
     assert known == ["trust_region", "vanilla", "veto", "skd", "base"]
-    kinds = set()
-    for pair in itertools.permutations(known, 2):
+    for pair in itertools.combinations(known, 2):
         shown = tab.evaluate(f"({CHOOSE})({json.dumps(pair)})")
+        assert tab.evaluate(f"({CHOOSE})({json.dumps(pair[::-1])})") == shown
         (wanted,) = compare(compared, ",".join(pair))
-        for row in shown["numbers"]:
-            gap = wanted.columns[row["key"]]
-            assert gap is not None
-            limits = gap.estimate.interval
-            numbers = [float(gap.estimate.value), limits.low, limits.high]
-            assert [row["value"], row["low"], row["high"]] == pytest.approx(numbers, abs=1e-5)
-            assert row["p"] == (gap.p_value and pytest.approx(gap.p_value, abs=1e-9))
-            kinds.add((row["over"], row["p"] is not None))
         # Columns of the command's table are padded, and a rule follows its headings.
-        lines = [line for line in to_markdown([wanted]).splitlines() if line.startswith("|")]
+        text = to_markdown([wanted])
+        lines = [line for line in text.splitlines() if line.startswith("|")]
         del lines[1]
         cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
-        assert without_limits(shown["cells"]) == without_limits(cells)
+        assert shown["cells"] == cells
+        assert shown["title"] in text
         assert shown["note"] == " ".join(explanation([wanted]))
-    assert kinds == {("seeds", True), ("seeds", False), ("problems", False)}
 
 
 # Every element with a text of its own: the ratio of its colour to what lies behind it (WCAG 2.2),

@@ -220,14 +220,6 @@ def test_the_untrained_student_comes_last_and_unranked() -> None:
     ]
 
 
-def test_scores_given_twice_or_out_of_range_are_refused() -> None:
-    score = Score("veto", "arithmetic", "gsm8k", Fraction(50))
-    with pytest.raises(ValueError, match="veto, arithmetic, gsm8k is given twice"):
-        make_table([score, score])
-    with pytest.raises(ValueError, match=r"is 101\.0: expected percent from 0 to 100"):
-        make_table([Score("veto", "arithmetic", "gsm8k", Fraction(101))])
-
-
 # --- reading ---
 
 
@@ -284,10 +276,10 @@ def test_byte_order_mark_column_order_and_blank_lines_do_not_matter(tmp_path: Pa
             f"{HEADER}\nveto,s,b,high\n",
             ":2: column pass_at_1: 'high' is not a number: expected one such as 69.7",
         ),
-        (f"{HEADER}\nveto,s,b,nan\n", ":2: column pass_at_1: 'nan' is not a number"),
+        (f"{HEADER}\nveto,s,b,nan\n", ":2: column pass_at_1: 'nan' is out of range"),
         (
             f"{HEADER}\nveto,s,b,1e999999999\n",
-            ":2: column pass_at_1: '1e999999999' is not a number",
+            ":2: column pass_at_1: '1e999999999' is out of range",
         ),
         (f"{HEADER}\nveto,s,b,69.7%\n", ":2: column pass_at_1: '69.7%' is not a number"),
         (
@@ -471,16 +463,12 @@ def test_every_label_reads_back_to_a_benchmark_of_that_label(tmp_path: Path) -> 
         assert benchmark_label(by_label.benchmark) == benchmark.label
 
 
-def test_a_long_file_is_a_table_or_one_line(tmp_path: Path) -> None:
+def test_a_long_file_is_a_table(tmp_path: Path) -> None:
     """Time that grew with the square of the rows took minutes."""
     assert len(read_table(tmp_path, [f"m{i},s,gsm8k,0.5" for i in range(30_000)]).rows) == 30_000
     assert (
         len(read_table(tmp_path, [f"veto,s{i},gsm8k,0.5" for i in range(30_000)]).columns) == 60_000
     )
-    with pytest.raises(
-        ValueError, match="2,000 methods make a table of 4,002,000 cells; 1,000,000 are the most"
-    ):
-        read_table(tmp_path, [f"m{i},s,b{i},0.5" for i in range(2000)])
 
 
 def test_names_are_bold_only_where_every_average_is_the_best() -> None:

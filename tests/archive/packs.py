@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import zipfile
-from collections.abc import Callable, Mapping
+import io
+import tarfile
 from pathlib import Path
 
 import yaml
@@ -33,42 +32,31 @@ def finished(folder: Path) -> list[str]:
 
 
 def members_of(pack: Path) -> Members:
-    """Name → content of every member, the manifest included."""
-    with zipfile.ZipFile(pack) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    """Name → content of every member, without the folder that holds them all."""
+    members = {}
+    with tarfile.open(pack, "r:gz") as archive:
+        for info in archive:
+            stream = archive.extractfile(info)
+            assert stream is not None
+            members[info.name.removeprefix(f"{NAME}/")] = stream.read()
+    return members
 
 
-def write_zip(
-    pack: Path,
-    members: Members,
-    change: Callable[[zipfile.ZipInfo], None] | None = None,
-    twice: str | None = None,
-) -> None:
-    """A zip of these members that ends in the sha256 of all before; `change` edits each entry.
-
-    The member named `twice` has two entries.
-    """
-    entries = list(members.items())
-    if twice is not None:
-        entries.append((twice, members[twice]))
-    with zipfile.ZipFile(pack, "w") as archive:
-        archive.comment = b"0" * 64
-        for name, data in entries:
-            info = zipfile.ZipInfo(name)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            if change is not None:
-                change(info)
-            archive.writestr(info, data)
-    body = pack.read_bytes()[:-64]
-    pack.write_bytes(body + hashlib.sha256(body).hexdigest().encode())
+def write_tar(pack: Path, members: Members, *others: tarfile.TarInfo) -> None:
+    """A pack of these members below its folder, and of `others` without content where they say."""
+    with tarfile.open(pack, "w:gz") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(f"{NAME}/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+        for info in others:
+            archive.addfile(info, io.BytesIO(bytes(info.size)))
 
 
-def listed(members: Members, changes: Mapping[str, object] | None = None) -> Members:
-    """The members with a manifest that lists them, with these changes."""
-    manifest = json.loads(members["manifest.json"])
-    described = {}
+def listed(members: Members) -> Members:
+    """The members with a list of sums that is right."""
+    lines = []
     for name, data in members.items():
-        if name != "manifest.json":
-            described[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    text = json.dumps(manifest | {"members": described} | dict(changes or {}))
-    return members | {"manifest.json": text.encode()}
+        if name != "SHA256SUMS":
+            lines.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
+    return members | {"SHA256SUMS": "".join(lines).encode()}

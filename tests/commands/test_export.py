@@ -125,7 +125,7 @@ def test_changed_weights_are_not_exported(capsys: Capture, words: list[str]) -> 
 
 
 def test_an_opened_pack_has_no_weights_to_export(capsys: Capture, words: list[str]) -> None:
-    for command in (["pack", *words], ["open", "sweep.trb"]):
+    for command in (["pack", *words], ["open", "sweep.tar.gz"]):
         assert trb_here(capsys, *command)[0] == 0
     code, _, err = trb_here(capsys, "export", "Vanilla", "--runs", "sweep", "--output", "model")
     assert code == 2

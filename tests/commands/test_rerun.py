@@ -24,9 +24,9 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packed")
     experiment = write_experiment(folder, METHODS, seeds=[0, 1])
     run_without_ray(experiment, folder / "runs")
-    done = trb("pack", experiment, "--runs", folder / "runs", "--output", folder / "sweep.trb")
+    done = trb("pack", experiment, "--runs", folder / "runs", "--output", folder / "sweep.tar.gz")
     assert done.returncode == 0, done.stderr
-    return folder / "sweep.trb"
+    return folder / "sweep.tar.gz"
 
 
 @pytest.fixture

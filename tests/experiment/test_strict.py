@@ -136,10 +136,3 @@ def test_an_unknown_key_names_the_nearest(
     line = str(refusal(schema, raw))
     assert line.startswith(f"{key}: unknown key")
     assert near in line
-
-
-@pytest.mark.parametrize(("old", "new"), [("rollout", "sampler"), ("learner", "trainer")])
-def test_a_key_of_an_earlier_version_says_what_it_is_called_now(old: str, new: str) -> None:
-    with pytest.raises(UserError) as refused:
-        build(config.Setup, {"engine": {old: "torch"}})
-    assert str(refused.value).startswith(f"engine.{old}: unknown key: expected engine.{new}")

@@ -69,20 +69,6 @@ def test_shipped_models_are_copied_and_other_recipes_made(tmp_path: Path) -> Non
     assert shipped_model(folder.name) is None
 
 
-def test_a_folder_of_an_earlier_version_keeps_its_models(tmp_path: Path) -> None:
-    """There they lay hidden, and had other weights on other kinds of CPU."""
-    setup = load_setup("arithmetic")
-    theirs = tmp_path / ".models" / made_models.recipe_of(setup.student, setup)
-    shutil.copytree(MODELS / "arithmetic-student", theirs)
-    (theirs / "model.safetensors").write_bytes(b"other weights")
-    made_models.record(theirs)
-    assert made_models.folder_of(setup.student, setup, tmp_path) == theirs.resolve()
-    assert (
-        made_models.models_of(setup, tmp_path)[0]["student"]
-        != made_models.models_of(setup, None)[0]["student"]
-    )
-
-
 @pytest.mark.models
 @pytest.mark.parametrize("name", SETUPS)
 def test_made_again_they_follow_the_same_law(name: str, tmp_path: Path) -> None:

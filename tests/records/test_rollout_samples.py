@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -46,14 +44,6 @@ def test_samples_are_read_as_written_once_they_are_committed(tmp_path: Path) -> 
     assert reader.rollout_samples(0) == [sample(0), sample(1)]
     assert reader.rollout_samples(19) == [sample(2)]
     assert reader.rollout_samples(7) == []
-
-
-def test_rows_of_earlier_versions_have_no_ids(tmp_path: Path) -> None:
-    with closing(RunWriter(tmp_path, UNIT)) as run:
-        earlier = {key: value for key, value in vars(sample(0)).items() if key != "ids"}
-        run.write_samples(0, [SimpleNamespace(**earlier)])  # pyright: ignore[reportArgumentType]
-        run.commit(20)
-    assert RunReader(tmp_path, UNIT).rollout_samples(0) == [replace(sample(0), ids=None)]
 
 
 def test_the_next_attempt_replaces_what_a_kill_left(tmp_path: Path) -> None:

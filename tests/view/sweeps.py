@@ -80,6 +80,7 @@ ROLLOUT = RolloutSample(
     gold="2",
     reward=1.0,
     truncated=False,
+    ids=[5, 6, 7, 2],
     tokens=["so ", "it ", "is ", "2"],
     student=[-0.1] * 4,
     behavior=[-0.1] * 4,

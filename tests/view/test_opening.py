@@ -49,13 +49,3 @@ def test_an_experiment_that_is_not_there_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "quickstrat" in refused(capsys, "quickstrat", "--runs", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [(("--port", "80"), "--port"), (("--serve", "--port", "70000"), "--port")],
-)
-def test_a_port_that_cannot_be_is_refused(
-    words: tuple[str, ...], key: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(capsys, str(QUICKSTART), *words).startswith(f"trb: {key}: ")
