@@ -400,7 +400,7 @@ def test_a_terminal_that_knows_only_ascii_gets_its_table(form: str) -> None:
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Qwen3-1.7B-Base <- Qwen3-8B" in done.stdout
+    assert "Qwen3-1.7B-Base ? Qwen3-8B" in done.stdout
 
 
 def test_setups_too_wide_for_a_page_have_a_tabular_each(tmp_path: Path) -> None:
