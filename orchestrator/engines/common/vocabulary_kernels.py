@@ -173,6 +173,19 @@ def _ranked(logits, ids, width):
 
 
 @triton.jit
+def _id_of(ranked):
+    """The id in an integer of `_ranked`."""
+    return 2147483647 - (ranked & 2147483647)
+
+
+@triton.jit
+def _candidates(best, number, count, CANDIDATES: tl.constexpr):
+    """The most probable ids of all blocks of a row, as `_ranked` orders them."""
+    places = tl.arange(0, CANDIDATES)
+    return tl.load(best + number * count + places, mask=places < count, other=NO_KEY)
+
+
+@triton.jit
 def _uniform(seed, position):
     """`keyed_uniforms` of one request."""
     state = seed.to(tl.uint64) + position.to(tl.uint64) * 0x9E3779B97F4A7C15
@@ -273,12 +286,10 @@ def _draw_rows(
     tl.store(record, token.to(tl.int32))
     tl.store(record + 1, log_p.to(tl.int32, bitcast=True))
     tl.store(record + 2, log_mu.to(tl.int32, bitcast=True))
-    candidates = tl.arange(0, CANDIDATES)
-    count = blocks * support
-    ranked = tl.load(best + number * count + candidates, mask=candidates < count, other=NO_KEY)
+    ranked = _candidates(best, number, blocks * support, CANDIDATES)
     for rank in range(support):
         largest = tl.max(ranked, 0)
-        tl.store(record + 3 + rank, (2147483647 - (largest & 2147483647)).to(tl.int32))
+        tl.store(record + 3 + rank, _id_of(largest).to(tl.int32))
         ranked = tl.where(ranked == largest, NO_KEY, ranked)
 
 
@@ -316,13 +327,11 @@ def _score_rows(
     read = _logits_at(row, wanted, valid, stops, MERGED, MASKED)
     log_q = read - high - log_total.to(tl.float32)
     tl.store(on_support + number * support + places, log_q, mask=inside)
-    candidates = tl.arange(0, CANDIDATES)
-    count = blocks * support
-    ranked = tl.load(best + number * count + candidates, mask=candidates < count, other=NO_KEY)
+    ranked = _candidates(best, number, blocks * support, CANDIDATES)
     shared = 0
     for _ in range(support):
         largest = tl.max(ranked, 0)
-        own = 2147483647 - (largest & 2147483647)
+        own = _id_of(largest)
         shared += tl.sum(((wanted == own) & inside).to(tl.int32), 0)
         ranked = tl.where(ranked == largest, NO_KEY, ranked)
     tl.store(overlap + number, 1.0 * shared / support)

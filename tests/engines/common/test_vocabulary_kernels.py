@@ -11,10 +11,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from orchestrator.engines.common.rounds import teacher_statistics
 from orchestrator.engines.interface import Owner
@@ -39,10 +41,11 @@ CASES: dict[str, tuple[int, int, int, Any, Any, Owner, float, int, int]] = {
 
 
 @functools.cache
-def found() -> dict[str, Any]:
-    """What the process found."""
+def found(logits: Path | None = None) -> dict[str, Any]:
+    """What the process found, in its own cases or in a file of logits."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.engines.common.test_vocabulary_kernels"]
+    command += [] if logits is None else [str(logits)]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -152,6 +155,14 @@ def main() -> None:
         seeds = torch.randint(2**62, (rows,), generator=generator).tolist()
         return [vars(Draw(seed, 4, tau, support)) for seed in seeds]
 
+    if len(sys.argv) > 1:
+        logits = load_file(sys.argv[1])["logits"]
+        space = TokenSpace(logits.shape[1], 2, 2)
+        for tau in (1.0, 0.7):
+            draws = draws_of(len(logits), tau, 16)
+            report[f"tau {tau}"] = compared(logits, space, "student", draws, 4096)
+        print(json.dumps(report))
+        return
     for name, (rows, size, valid, own, teachers, owner, tau, support, block) in CASES.items():
         logits = 3 * torch.randn(rows, size, generator=generator)
         space = TokenSpace(valid, own, teachers)
