@@ -59,9 +59,7 @@ GRAPH_BYTES = 2**21
 # Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
 LOGIT_BYTES = 2 + 4
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
-SAMPLER_BYTES = (
-    26  # per such logit by torch's operations: counted, with the float64 copy of its sum
-)
+SAMPLER_BYTES = 26  # per such logit by torch: counted, with the float64 copy of its sum
 KERNEL_BLOCK = 4096  # logits that a program of the kernel reads
 KERNEL_IDS = 32  # most support ids that the kernel ranks; torch reads logits for more of them
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
@@ -81,7 +79,7 @@ SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cach
 MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
 LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
 SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
-SCORED_BYTES = 20  # per such logit by torch's operations: counted; the kernel holds logits alone
+SCORED_BYTES = 20  # per such logit by torch: counted; the kernel holds logits alone
 # A checkpointed layer is computed twice forward and once backward, which costs as much as two.
 RECOMPUTING = 4 / 3
 # The operations of a pass, some 6,000 (counted) of 5 µs each at 250 TFLOP/s (assumptions): work
@@ -589,11 +587,6 @@ def _scored_head_gib(case: _Case) -> float:
     logits = min(SCORED_AT_ONCE, MOST_TOKENS * case.setup.vocabulary.size)
     of_logit = LOGIT_BYTES if by_kernel(case.runtime, case.setup) else SCORED_BYTES
     return logits * of_logit / GIB
-
-
-def longest_row(setup: Setup) -> int:
-    """Tokens of the longest training sequence."""
-    return setup.training.max_prompt_tokens + setup.training.max_response_tokens
 
 
 def loss_gib(setup: Setup) -> float:

@@ -33,7 +33,7 @@ SEVERAL_GPUS: list[Row] = [
     ("speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"),
 ]
 OF_A_STEP: list[Row] = [
-    ("weights to the sampler", "s/GB", design.WEIGHTS_BY_FILE, "through the host and a file"),
+    ("weights to the sampler", "s/GB", design.WEIGHTS_BY_HOST, "through the host"),
     ("weights in one process", "s/GB", design.WEIGHTS_BY_GPU, "copied on the GPU"),
     ("the learner's state", "s/GB", design.STATE, "to page-locked memory and back"),
     ("a KV cache", "s", design.CACHE_S, "given back and taken again"),

@@ -84,7 +84,6 @@ DECODING: Mapping[str, Situation] = {
     PLAIN: "decoding",
     SUPERVISED: "answering",
 }
-ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVISED: ("teacher",)}
 
 
 class StepWork(NamedTuple):
@@ -368,8 +367,7 @@ class SetupCosts:
         passes = written + (1 - written) * rates.teacher_passes.at(scenario)
         drafted = max(1.0, rates.drafted.at(scenario))
         judged = written + (1 - written) * drafted * rates.teacher_passes.at(scenario)
-        graphed = NOTHING if self.design.graphed_rounds else launch_ms
-        seconds = judged * decoding(self.student, *given, launch_ms=graphed, moved=sampled)
+        seconds = judged * decoding(self.student, *given, launch_ms=launch_ms, moved=sampled)
         positions = judged / passes
         teacher = decoding(self.teacher, *given, launch_ms=launch_ms, positions=positions)
         seconds += passes * teacher

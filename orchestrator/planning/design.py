@@ -16,9 +16,9 @@ from orchestrator.engines.memory import Gpus
 from orchestrator.planning.ranges import NOTHING, Range
 
 # --- work of a step that keeps a GPU waiting ---
-# Weights to the sampler, in seconds a GB of bfloat16: through host memory and a file of shared
-# memory (0.7 + 0.6 + 1 to 1.5 s for 1.2 GB), or from one GPU process to the other.
-WEIGHTS_BY_FILE = Range(1.2, 2.0, 3.0)
+# Weights to the sampler, in seconds a GB of bfloat16: through memory of the host (0.7 + 0.6 + 1 to
+# 1.5 s for 1.2 GB), or from one GPU process to the other.
+WEIGHTS_BY_HOST = Range(1.2, 2.0, 3.0)
 WEIGHTS_BY_GPU = Range(0.03, 0.05, 0.2)
 # The learner's state to page-locked memory and back, in seconds a GB of state: 0.5 to 1.1 s for the
 # 7.2 GB of 0.6 B parameters.
@@ -33,11 +33,11 @@ DATA_S = Range(0.5, 1.0, 2.0)
 # --- bytes that a value of the vocabulary moves ---
 # Inputs and outputs of all operations were counted. A sum in float64 copies its input first, which
 # moves 16 bytes more, and a top k of 16 reads its input four times.
-# The plain sampler: 40 for mask and normaliser, 40 for the draw, two such copies, top k. One kernel
-# would read the logits, and read them again for the top k (assumption).
+# The plain sampler by torch: 40 for mask and normaliser, 40 for the draw, two such copies, top k. By
+# the kernels: the logits, and once more a block of them (assumption).
 SAMPLED_BYTES, SAMPLED_BYTES_IN_ONE = 128, 12
-# The scorer: 40 for the normaliser, a copy, 42 for entropy and overlap, top k. In fewer passes it
-# would move less than half of that (assumption).
+# The scorer by torch: 40 for the normaliser, a copy, 42 for entropy and overlap, top k. By the
+# kernels less than half of that (assumption).
 SCORED_BYTES, SCORED_BYTES_IN_FEW = 114, 50
 # A blended round beside the student's sampling: 40 and a copy for the teacher's normaliser, 304 for
 # the trust region at ε = 0.005, 94 for the records.
@@ -48,8 +48,6 @@ STATISTICS = Range(0.85, 0.75, 0.60)
 # --- shares of a phase's seconds that are left ---
 # Of learning without checkpoints: 6ND of arithmetic instead of 8ND.
 WITHOUT_CHECKPOINTS = Range.exactly(0.75)
-# Of learning with rotary embeddings, SwiGLU and norms as one kernel each (assumption).
-FUSED = Range(0.75, 0.82, 0.90)
 # Of scoring beside sampling: two processes take turns on the GPU, and fill its gaps (assumption).
 BESIDE_SAMPLING = Range(0.5, 0.75, 1.0)
 
@@ -60,33 +58,26 @@ class Design:
 
     - `grade_beside`: grading runs beside scoring and learning.
     - `rows_by_draft`: a blended round has as many requests as its γ allows.
-    - `graphed_rounds`: CUDA graphs run the student's steps of a blended round.
-    - `weights_on_gpu`: weights reach the sampler without a file.
-    - `one_kernel`: one kernel samples.
-    - `few_passes`: the scorer's statistics take few passes.
+    - `weights_on_gpu`: weights reach the sampler without passing through the host.
+    - `one_kernel`: the kernels of this program draw from the student's logits.
+    - `few_passes`: they also compute the scorer's statistics.
     - `resident`: learner and KV cache stay on the GPU.
     - `checkpoint_free`: the learner keeps its activations.
-    - `fused`: the learner has fused kernels.
     - `scores_beside`: finished rollouts are scored while others are decoded.
     """
 
     grade_beside: bool = False
     rows_by_draft: bool = False
-    graphed_rounds: bool = False
     weights_on_gpu: bool = False
     one_kernel: bool = False
     few_passes: bool = False
     resident: bool = False
     checkpoint_free: bool = False
-    fused: bool = False
     scores_beside: bool = False
 
     @staticmethod
     def of(setup: Setup, runtime: Runtime, sampling: Gpus, learning: Budget | None) -> Design:
-        """The parts that are on for a setup whose sampler has these GPUs and whose learner this budget.
-
-        A part without a switch is not built, and off.
-        """
+        """The parts that are on where the sampler has these GPUs and the learner this budget."""
         pooled = is_pooled(setup)
         by_handle = runtime.weights == "device" and not sampling.apart and sampling.count == 1
         return Design(
@@ -107,7 +98,7 @@ class Design:
 
     def weights(self, gigabytes: float) -> Range:
         """Seconds of passing on so many GB of weights."""
-        return (WEIGHTS_BY_GPU if self.weights_on_gpu else WEIGHTS_BY_FILE) * gigabytes
+        return (WEIGHTS_BY_GPU if self.weights_on_gpu else WEIGHTS_BY_HOST) * gigabytes
 
     def moves(self, state_gigabytes: float, pooled: bool) -> Range:
         """Seconds of moving the learner's state, and the memory of a pooled KV cache."""
@@ -117,7 +108,4 @@ class Design:
 
     def learning(self) -> Range:
         """The share of the learner's seconds that is left."""
-        left = Range.exactly(1.0)
-        if self.checkpoint_free:
-            left = left * WITHOUT_CHECKPOINTS
-        return left * FUSED if self.fused else left
+        return WITHOUT_CHECKPOINTS if self.checkpoint_free else Range.exactly(1.0)

@@ -192,7 +192,5 @@ def worked(run: RunReader) -> Worked:
 
 def seconds_spent(run: RunReader) -> tuple[float, float]:
     """Seconds of all attempts at a unit, and seconds of evaluators that sampled its checkpoints."""
-    attempts, evaluators = worked(run)
-    return sum(end - start for start, end in attempts), sum(
-        end - start for start, end in evaluators
-    )
+    trained, sampled = (sum(end - start for start, end in spans) for spans in worked(run))
+    return trained, sampled

@@ -339,7 +339,7 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         attention=attention,
         precise_head=setup.engine.head_dtype == "float32",
         kernel=draws_by_kernel(runtime.logits_kernel, attention, capability(), job.on.count),
-        # Shards would each need a handle, and so would GPUs of its own.
+        # A handle reaches one process, on the very GPU of the learner.
         by_handle=budget is not None
         and runtime.weights == "device"
         and job.takes_turns

@@ -205,7 +205,7 @@ class EngineProcess:
 
 
 def layout(tensors: Mapping[str, Tensor]) -> list[Span]:
-    """A slot for each tensor, one behind the other."""
+    """A place for each tensor, one behind the other."""
     spans: list[Span] = []
     start = 0
     for name, tensor in tensors.items():
@@ -218,10 +218,10 @@ def layout(tensors: Mapping[str, Tensor]) -> list[Span]:
 
 @torch.no_grad()
 def fill(flat: Tensor, spans: list[Span], tensors: Mapping[str, Tensor]) -> None:
-    """Copy each tensor to its slot."""
-    for slot in spans:
-        tensor = tensors[slot.name]
-        place = flat[slot.start : slot.end].view(tensor.dtype).view(tensor.shape)
+    """Copy each tensor to its place."""
+    for span in spans:
+        tensor = tensors[span.name]
+        place = flat[span.start : span.end].view(tensor.dtype).view(tensor.shape)
         place.copy_(tensor, non_blocking=True)
 
 
@@ -244,7 +244,8 @@ def host_memory(spans: list[Span], tensors: Mapping[str, Tensor]) -> Iterator[Op
 def device_memory(spans: list[Span], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
     """The tensors in memory of this process's GPU, for a process on it. Never run on a GPU.
 
-    The KV cache of an engine that takes turns is released while it loads: this takes its place.
+    While an engine loads, its KV cache is released, or the learner beside it makes no pass: this takes
+    that memory.
     """
     flat = torch.empty(spans[-1].end, dtype=torch.uint8, device="cuda")
     fill(flat, spans, tensors)
