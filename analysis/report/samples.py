@@ -60,18 +60,14 @@ class ShownSample:
         return size
 
 
-def kind_of(response: ResponseText) -> str | None:
-    """The first kind of failure that fits; None for a right answer that was not cut off."""
-    if response.timed_out:
-        return "Timed out while grading"
-    if response.truncated:
-        return "Truncated"
-    if response.answer is None:
-        return "Without an answer"
-    return None if response.right else "Wrong"
-
-
-KINDS = ("Wrong", "Truncated", "Without an answer", "Timed out while grading", AHEAD, BEHIND)
+# The failures of a response as titles of groups, and how it may stand beside vanilla's.
+TITLES = {
+    "wrong": "Wrong",
+    "truncated": "Truncated",
+    "no answer": "Without an answer",
+    "timed out": "Timed out while grading",
+}
+KINDS = (*TITLES.values(), AHEAD, BEHIND)
 
 
 def shortened(text: str) -> str:
@@ -161,9 +157,8 @@ def _failures(setup: str, methods: Mapping[str, Responses]) -> list[ShownSample]
 
     for method in order_methods(methods):
         for key, response in methods[method].items():
-            kind = kind_of(response)
-            if kind is not None:
-                add(kind, key[0], (method, response))
+            if response.failure is not None:
+                add(TITLES[response.failure], key[0], (method, response))
             # A response may also stand beside vanilla's to the same problem.
             other = reference.get(key)
             if method not in (REFERENCE, BASE) and other and other.right != response.right:

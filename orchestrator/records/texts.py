@@ -9,7 +9,7 @@ to be kept. A slice without such a file kept none.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,20 @@ class ResponseText:
     truncated: bool
     timed_out: bool
     tokens: int
+
+    @property
+    def failure(self) -> str | None:
+        """The first of FAILURES that fits; None for a right answer that was not cut off."""
+        return next((name for name, fits in FAILURES.items() if fits(self)), None)
+
+
+# A cause comes before its effect: most truncated responses have no answer.
+FAILURES: Mapping[str, Callable[[ResponseText], bool]] = {
+    "timed out": lambda text: text.timed_out,
+    "truncated": lambda text: text.truncated,
+    "no answer": lambda text: text.answer is None,
+    "wrong": lambda text: not text.right,
+}
 
 
 def write_texts(folder: Path, part: Slice, texts: Sequence[ResponseText]) -> None:

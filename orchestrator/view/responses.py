@@ -7,13 +7,13 @@ come from fresh samples and, where asked for, from every step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analysis.scores.evidence import Evidence
 from orchestrator.experiment.methods import REFERENCE, method_label
 from orchestrator.experiment.units import Unit
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.texts import FAILURES, ResponseText
 from orchestrator.selection.study import Study
 
 
@@ -45,22 +45,8 @@ class Answered:
 
     @property
     def verdict(self) -> str:
-        """`right`, or the first reason that holds why it is not."""
-        if self.text.right:
-            return "right"
-        # A cause comes before its effect: most truncated responses have no answer.
-        for name in ("timed out", "truncated", "no answer"):
-            if REASONS[name](self.text):
-                return name
-        return "wrong"
-
-
-REASONS: Mapping[str, Callable[[ResponseText], bool]] = {
-    "wrong": lambda text: not text.right,
-    "truncated": lambda text: text.truncated,
-    "no answer": lambda text: text.answer is None,
-    "timed out": lambda text: text.timed_out,
-}
+        """`right`, or the failure of the response."""
+        return "right" if self.text.right else self.text.failure or ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ def filters(methods: Iterable[str]) -> dict[str, Filter]:
     """
     found: dict[str, Filter] = {ALL: lambda _: True}
     # A default argument keeps the loop's present value; without it all lambdas see the last one.
-    for name in REASONS:
+    for name in reversed(FAILURES):
         found[name] = lambda responses, name=name: _has(responses, name)
     for method in methods:
         if method != REFERENCE:
@@ -96,9 +82,9 @@ def filters(methods: Iterable[str]) -> dict[str, Filter]:
     return found
 
 
-def _has(responses: Sequence[Answered], reason: str) -> bool:
-    """Whether a trained method has a response of a kind of REASONS."""
-    return any(REASONS[reason](each.text) for each in responses if each.source.method is not None)
+def _has(responses: Sequence[Answered], failure: str) -> bool:
+    """Whether a trained method has a response with one of FAILURES."""
+    return any(FAILURES[failure](each.text) for each in responses if each.source.method is not None)
 
 
 def _parted(responses: Sequence[Answered], right: str, wrong: str) -> bool:

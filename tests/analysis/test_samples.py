@@ -19,7 +19,6 @@ from analysis.report.samples import (
     SHOWN,
     Key,
     kept_responses,
-    kind_of,
     samples_section,
     shortened,
     training_section,
@@ -74,9 +73,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_kinds_are_told_apart_by_their_cause() -> None:
-    found = [kind_of(each) for each in (RIGHT, WRONG, TRUNCATED, EMPTY, SLOW)]
-    assert found == [None, "Wrong", "Truncated", "Without an answer", "Timed out while grading"]
-    assert kind_of(replace(RIGHT, truncated=True)) == "Truncated"  # right, and cut off after that
+    found = [each.failure for each in (RIGHT, WRONG, TRUNCATED, EMPTY, SLOW)]
+    assert found == [None, "wrong", "truncated", "no answer", "timed out"]
+    assert replace(RIGHT, truncated=True).failure == "truncated"  # right, and cut off after that
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
