@@ -9,7 +9,7 @@ to be kept. A slice without such a file kept none.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class ResponseText:
 
 
 # A cause comes before its effect: most truncated responses have no answer.
-FAILURES: Mapping[str, Callable[[ResponseText], bool]] = {
+FAILURES: dict[str, Callable[[ResponseText], bool]] = {
     "timed out": lambda text: text.timed_out,
     "truncated": lambda text: text.truncated,
     "no answer": lambda text: text.answer is None,
