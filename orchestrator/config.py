@@ -144,6 +144,7 @@ TokenizerName = Annotated[
 MOST_STEPS = 10**6
 MOST_SAMPLES = 10**5  # of one problem
 MOST_GPUS = 64  # of a role
+A_DAY_S = 86_400  # far longer waits than this overflow the system's poll
 MOST_TERMS = 7  # of a sum
 MOST_WORDS = 100
 GPUS_OF_A_TRIAL = Must(
@@ -608,6 +609,7 @@ class Runtime(Section):
         Positive,
         "Seconds for the start of an SGLang engine: it reads libraries and weights, and compiles "
         "kernels the first time.",
+        Field(le=A_DAY_S),
     ] = 600.0
     logits_kernel: Annotated[
         LogitsKernel | None,

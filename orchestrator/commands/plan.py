@@ -30,6 +30,7 @@ from orchestrator.planning.view import Machines, render
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.study import Study
+from orchestrator.sweep.prepare import check_prompts_apart
 
 
 def plan(
@@ -51,6 +52,7 @@ def plan(
     for name, setup in study.experiment.setups.items():
         check_local(name, setup, passes=True)
         _check_data(setup, study.experiment.data_dir, batches_of(study.units, name))
+    check_prompts_apart(study.experiment, study.runs)
     made = planned(study, gpu)
     on_gpus = any(planned.resources.gpus for planned in made.units)
     seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})

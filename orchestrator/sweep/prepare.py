@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from orchestrator.config import Experiment, Model, Setup
 from orchestrator.data.benchmarks import benchmark_of, load_benchmark
@@ -20,6 +21,7 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, one_line
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit, batches_of
+from orchestrator.liveness.children import Child, ChildFailed, Parent, serve
 from orchestrator.models import made_models
 from orchestrator.models.checkpoints import (
     check_config,
@@ -28,11 +30,13 @@ from orchestrator.models.checkpoints import (
     checkpoint_of,
     lies_here,
 )
-from orchestrator.models.folders import check_folder
+from orchestrator.models.folders import check_folder, local_folder
 from orchestrator.models.making import Report, check_package, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.selftest.template import tokenizer_of
 from orchestrator.workers.spec import Pairs, WorkerSpec
+
+SOME_PROBLEM = "1+1=?"
 
 
 def fetch_data(experiment: Experiment, say: Callable[[str], None]) -> None:
@@ -63,6 +67,7 @@ def check_prompt(name: str, setup: Setup, data_dir: str | None, runs: Path) -> N
 
     Template and system message meet here, before Ray starts. A teacher that is not on this machine
     yet is not tried. Embedded tokenizers read plain prompts alike, and take no seconds to import.
+    Without the benchmark's file, which a plan may lack, another problem is rendered.
     """
     made = setup.teacher.recipe is not None
     if made and setup.prompt.kind == "plain":
@@ -79,8 +84,38 @@ def check_prompt(name: str, setup: Setup, data_dir: str | None, runs: Path) -> N
             f"{name}.teacher: {folder}: its tokenizer cannot be opened ({one_line(error)})"
         ) from None
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
-    problem = load_benchmark(benchmark, data_dir, run)[0]
-    check_rendering(name, problem.text, setup.prompt, tokenizer)
+    try:
+        problem = load_benchmark(benchmark, data_dir, run)[0].text
+    except UserError:  # `check_data` says so
+        problem = SOME_PROBLEM
+    check_rendering(name, problem, setup.prompt, tokenizer)
+
+
+def check_prompts_apart(experiment: Experiment, runs: Path) -> None:
+    """Call `check_prompt` in a child process, since tokenizers take seconds to import.
+
+    Only setups with a chat template and a teacher in a local folder are tried. Raises UserError.
+    """
+    tried = {}
+    for name, setup in experiment.setups.items():
+        if setup.prompt.kind == "chat" and local_folder(setup.teacher) is not None:
+            tried[name] = setup
+    if not tried:
+        return
+    with TemporaryFile() as log:
+        child = Child(__name__, "the process that renders a prompt", output=log)
+        try:
+            child.ask((tried, experiment.data_dir, runs))
+        except ChildFailed as failed:
+            raise failed.error from None
+        finally:
+            child.end()
+
+
+def _answer(call: tuple[Mapping[str, Setup], str | None, Path], parent: Parent) -> None:
+    setups, data_dir, runs = call
+    for name, setup in setups.items():
+        check_prompt(name, setup, data_dir, runs)
 
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:
@@ -191,3 +226,7 @@ def check_training_data(name: str, setup: Setup, data_dir: str | None, batches: 
             load_thoughts(data)
         else:
             check_hub_id(f"{name}.data", data.path, data.revision)
+
+
+if __name__ == "__main__":
+    serve(_answer)

@@ -416,11 +416,11 @@ def shipped(tmp_path: Path) -> Path:
     return own_setup(tmp_path, *models, prompt=prompt)
 
 
-def submitted(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The last line of a submit that must be refused and leave nothing behind."""
+def refused(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line of a command that must be refused and leave nothing behind."""
     runs = path.parent / "runs"
     with pytest.raises(SystemExit) as ended:
-        main(["submit", str(path), "--runs", str(runs)])
+        main([command, str(path), "--runs", str(runs)])
     assert ended.value.code == 2
     assert not runs.exists() or list(runs.iterdir()) == []
     return capsys.readouterr().err.splitlines()[-1].removeprefix("trb: ")
@@ -433,7 +433,7 @@ def test_prompt_and_chat_template_meet_before_ray_starts(
         "tiny.prompt.system: '1+1': expected null, since the teacher's chat template refuses a "
         "system message (none, please)"
     )
-    assert submitted(shipped, capsys) == line
+    assert refused("plan", shipped, capsys) == refused("submit", shipped, capsys) == line
     experiment = load_experiment(shipped)
     setup, runs = experiment.setups["tiny"], tmp_path / "runs"
     prompt = lambda: doctor._prompt("tiny", setup, experiment, runs)  # noqa: E731

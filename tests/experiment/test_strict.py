@@ -45,8 +45,11 @@ def limits() -> list[tuple[type, str, Any]]:
     for schema in SCHEMAS:
         for name, declared in entries(schema).items():
             if declared.kind in (int, float) and declared.rule.startswith((">", "≥")):
-                lowest = float(declared.rule.split()[1])
-                beyond.append((schema, name, declared.kind(lowest - 1)))
+                for limit in declared.rule.split(";")[0].split(" and "):
+                    sign, bound = limit.split()
+                    step = 1 if sign in "<≤" else -1
+                    number = declared.kind(float(bound.replace(",", "")) + step)
+                    beyond.append((schema, name, number))
     return beyond
 
 
