@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
 from orchestrator.records.clock import kept_steps, phase_seconds
-from orchestrator.records.columns import EVALUATE, START, STEP_PARTS
+from orchestrator.records.log import EVALUATE, START, STEP_PARTS
 from orchestrator.records.rundir import ATTEMPTS, CONFIG, METRICS, TIMING, RunReader
 from orchestrator.selection.study import Study
 

@@ -22,8 +22,8 @@ from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
-from orchestrator.records.problem_record import COUNTS
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import COUNTS
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
@@ -128,7 +128,7 @@ def texts(study: Study) -> pd.DataFrame:
 
 
 def metrics(study: Study) -> pd.DataFrame:
-    """A row for each training step: the columns of `orchestrator.records.columns` that it logged."""
+    """A row for each training step: the columns of `orchestrator.records.log` that it logged."""
     return _logs(study, RunReader.metrics)
 
 

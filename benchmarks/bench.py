@@ -28,7 +28,7 @@ from benchmarks.objective_variants import VARIANTS
 from orchestrator.config import Shape
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.policy import trust_region
+from orchestrator.policy import laws
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Student
 from orchestrator.rollouts import Request
@@ -102,7 +102,7 @@ def solver_ratio() -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     log_p = (3 * torch.randn(BATCH, QWEN_VOCABULARY, generator=generator)).log_softmax(-1)
     log_q = (log_p + torch.randn(BATCH, QWEN_VOCABULARY, generator=generator)).log_softmax(-1)
-    newton = seconds(lambda: trust_region.solve(log_p, log_q, EPSILON), REPEATS)
+    newton = seconds(lambda: laws.solve(log_p, log_q, EPSILON), REPEATS)
     return {"solver_vs_bisection": newton / seconds(lambda: bisection(log_p, log_q, 40), REPEATS)}
 
 

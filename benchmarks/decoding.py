@@ -13,16 +13,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import Shape
-from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.passes import attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.models.random_weights import qwen3_config
-from orchestrator.policy import trust_region
-from orchestrator.policy.draft_length import draft_length, least_acceptance
+from orchestrator.policy import laws
 from orchestrator.policy.randomness import SequenceKey
-from orchestrator.policy.spec import Student, TrustRegion
+from orchestrator.policy.spec import Student, TrustRegion, draft_length, least_acceptance
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts
 
@@ -161,9 +160,9 @@ def pass_costs(load: Workload) -> tuple[float, float]:
 
 def solver_seconds(run: Callable[[], object]) -> float:
     """Time inside the solver during one run."""
-    spent, solve = 0.0, trust_region.solve
+    spent, solve = 0.0, laws.solve
 
-    def timed(log_p: torch.Tensor, log_q: torch.Tensor, epsilon: float) -> trust_region.Solution:
+    def timed(log_p: torch.Tensor, log_q: torch.Tensor, epsilon: float) -> laws.Solution:
         nonlocal spent
         synchronize()
         started = time.perf_counter()
@@ -172,9 +171,9 @@ def solver_seconds(run: Callable[[], object]) -> float:
         spent += time.perf_counter() - started
         return result
 
-    trust_region.solve = timed
+    laws.solve = timed
     try:
         run()
     finally:
-        trust_region.solve = solve
+        laws.solve = solve
     return spent

@@ -19,7 +19,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from orchestrator.workers.spec import WorkerSpec
 
 OWNERS: tuple[Owner, ...] = ("student", "teacher")

@@ -21,10 +21,10 @@ from benchmarks.gpu_jobs import made_up
 from benchmarks.gpu_phases import Phases
 from benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale
 from orchestrator.config import Optimizer
-from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import CausalModel, best_device
+from orchestrator.engines.common.passes import attention_for
 from orchestrator.engines.torch.trainer import TorchTrainer
-from orchestrator.policy import trust_region
+from orchestrator.policy import laws
 from orchestrator.policy.spec import Objective
 from orchestrator.rollouts import Rollouts, TeacherScores
 
@@ -94,13 +94,13 @@ def agreement(size: Scale) -> Numbers:
     generator = torch.Generator().manual_seed(0)
     log_p = (3 * torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
     log_q = (log_p + torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
-    there = trust_region.solve(log_p.to(device), log_q.to(device), EPSILON)
-    here = trust_region.solve(log_p, log_q, EPSILON)
+    there = laws.solve(log_p.to(device), log_q.to(device), EPSILON)
+    here = laws.solve(log_p, log_q, EPSILON)
     yield {
         "solver_log_mu_difference": float((there.log_mu.cpu() - here.log_mu).abs().max()),
         "solver_beta_difference": float((there.beta.cpu() - here.beta).abs().max()),
     }
-    newton = once(lambda: trust_region.solve(log_p.to(device), log_q.to(device), EPSILON))
+    newton = once(lambda: laws.solve(log_p.to(device), log_q.to(device), EPSILON))
     yield {
         "solver_vs_bisection": newton
         / once(lambda: bisection(log_p.to(device), log_q.to(device), 40))

@@ -1,7 +1,7 @@
 """Parts of `make gpu-proof` in the configuration that people use: roles that take turns on one GPU,
 and a sweep.
 
-SGLang samples, torch or verl scores and trains, as `workers.engines` opens them for a trial: the KV
+SGLang samples, torch or verl scores and trains, as `workers.members` opens them for a trial: the KV
 cache is given back after each call, and the learner's state lies in page-locked memory while others
 work.
 """
@@ -30,10 +30,10 @@ from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.device import free_gib
 from orchestrator.engines.interface import Job, Limits, Sampler, Trainer
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
-from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
+from orchestrator.records.log import LEARN, ROLLOUT, SCORE
 from orchestrator.rollouts import concatenate
 from orchestrator.workers.canary import canary_ids
-from orchestrator.workers.engines import Engines, job_of
+from orchestrator.workers.members import Engines, job_of
 from tests.sweeps import ROOT, TRB, environment
 
 OBJECTIVE = Objective("renormalized")

@@ -17,7 +17,7 @@ from orchestrator.planning.numbers import hours_text
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import GPUS
-from orchestrator.records.columns import EVALUATE
+from orchestrator.records.log import EVALUATE
 from tests.sweeps import ROOT
 
 ENGINES = ("engine.sampler=sglang", "engine.trainer=verl")

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common.rollout_loss import Targets, full_losses, summed_objective
+from orchestrator.engines.common.learning import Targets, full_losses, summed_objective
+from orchestrator.policy.objective import Recorded
 from orchestrator.policy.spec import (
     ForwardKL,
     JensenShannon,
@@ -25,7 +26,6 @@ from orchestrator.policy.spec import (
     TeacherKeeps,
     Term,
 )
-from orchestrator.policy.token_weights import Recorded
 from orchestrator.policy.vocabulary import TokenSpace
 
 TOKENS, VOCABULARY, HIDDEN, TOP_K = 4096, 151_936, 1024, 16

@@ -26,7 +26,7 @@ from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.experiment.units import Unit, checkpoint_steps, expand
-from orchestrator.records.columns import (
+from orchestrator.records.log import (
     EVALUATE,
     LEARN,
     REWARD,
@@ -37,10 +37,9 @@ from orchestrator.records.columns import (
     TRAIN,
     columns_of_step,
 )
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.provenance import provenance
 from orchestrator.records.rundir import ATTEMPTS, METRICS, ROLLOUTS, TIMING, RunReader
-from orchestrator.records.slices import Slice
+from orchestrator.records.slices import ProblemRecord, Slice
 from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection import retention
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices

@@ -198,7 +198,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _table(options: argparse.Namespace) -> int:
     from analysis.table import build, compare, model, terminal
-    from orchestrator.selection.metric import PASS_AT_1
+    from orchestrator.selection.scores import PASS_AT_1
 
     form = options.format or ("text" if sys.stdout.isatty() else "md")
     _check_table(options, form)
@@ -253,7 +253,7 @@ def _check_table(options: argparse.Namespace, form: str) -> None:
 
 def _sound(options: argparse.Namespace) -> Study:
     """The experiment for one look at all of its files. Raises Damaged if a file was changed."""
-    from orchestrator.selection.damage import refuse_damaged
+    from orchestrator.selection.loading import refuse_damaged
 
     study = _load(options).snapshot()
     refuse_damaged(study)

@@ -13,9 +13,8 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.models import made_models
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slices import Slice
+from orchestrator.records.slices import ProblemRecord, Slice
 from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Invocation, Study
 

@@ -16,21 +16,21 @@ import ray
 from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.liveness.pulse import Pulse, pulse_path
 from orchestrator.records.writer import RunWriter
-from orchestrator.sweep import training_process
+from orchestrator.sweep import processes
 from orchestrator.sweep.prepare import worker_spec
+from orchestrator.sweep.processes import WorkTrainable
 from orchestrator.sweep.schedule import TrainUnit
-from orchestrator.sweep.trainable import WorkTrainable
 from tests.fake_runs import metrics
 
 STEP_S = 0.02  # so that there is a middle
 
 
-class FakeTraining(training_process.TrainingProcess):
+class FakeTraining(processes.TrainingProcess):
     """An attempt whose steps are rows and whose checkpoints are empty files."""
 
     def _begin(self) -> Iterator[int]:
         study, unit = self._sweep.study, self._unit
-        self._run = training_process._open(study.runs, unit.id)
+        self._run = processes._open(study.runs, unit.id)
         self._pulse = Pulse(
             pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id()
         )

@@ -35,7 +35,7 @@ from orchestrator.grading.grader import Grader
 from orchestrator.models.checkpoints import checkpoint_of
 from orchestrator.models.shipped import EXPERIMENTS
 from orchestrator.policy import laws, spec
-from orchestrator.records.columns import columns_of_step
+from orchestrator.records.log import columns_of_step
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import claim

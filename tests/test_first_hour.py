@@ -36,9 +36,8 @@ from orchestrator.engines import catalog
 from orchestrator.engines import device as gpu
 from orchestrator.engines.budget import budget
 from orchestrator.engines.sglang import private, toolchain
-from orchestrator.engines.sglang.attention import attention_backend
-from orchestrator.engines.sglang.calls import Settings
-from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.engines.sglang.process import EngineProcess, Settings
+from orchestrator.engines.sglang.toolchain import attention_backend
 from orchestrator.errors import EngineLost, UserError
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand

@@ -43,9 +43,7 @@ CONFINED = {
         "orchestrator.sweep.cluster",
         "orchestrator.sweep.nodes",
         "orchestrator.sweep.tuner",
-        "orchestrator.sweep.trainable",
-        "orchestrator.sweep.training_process",
-        "orchestrator.sweep.evaluator_process",
+        "orchestrator.sweep.processes",
         "orchestrator.sweep.failures",
         "orchestrator.workers.actors",
     },
@@ -81,7 +79,6 @@ LIGHT = {
 LIGHT_MODULES = {
     *(
         "policy.spec",
-        "policy.draft_length",
         "engines.memory",
         "data.benchmarks",
         "data.files",

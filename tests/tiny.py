@@ -43,7 +43,7 @@ from orchestrator.policy.spec import (
 )
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from orchestrator.workers.spec import WorkerSpec
 from tests.policy import reference
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from analysis.figures import curves, panels, style
 from analysis.figures.curves import Series
 from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
-from orchestrator.records.columns import COLUMNS, Column, Steps
+from orchestrator.records.log import COLUMNS, Column, Steps
 
 # SKD samples by another law than a blend, so only its share of replaced tokens is shown.
 INJECTION = "skd"

@@ -14,8 +14,8 @@ import numpy as np
 
 from analysis.figures.curves import ScoredSetting, Z
 from orchestrator.experiment.methods import METHODS, REFERENCE
+from orchestrator.records.log import Floats, auroc
 from orchestrator.records.rundir import ROLLOUTS, RunReader
-from orchestrator.records.statistics import Floats, auroc
 from orchestrator.selection.study import Study
 
 POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"

@@ -87,7 +87,7 @@ def comparisons(study: Study, setup: str) -> list[PrefixComparison]:
 
 
 def example(study: Study, setup: str) -> dict[str, Any] | None:
-    """One prefix with its solved trust regions; see `orchestrator.trial.probe_documents`."""
+    """One prefix with its solved trust regions; see `orchestrator.trial.probe`."""
     run = _finished(study, setup)
     return run.document(DOCUMENTS[0]) if run else None
 

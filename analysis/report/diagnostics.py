@@ -12,7 +12,7 @@ from analysis.report.html import Html, element, note, paragraph, section, table
 from analysis.report.texts import decimal
 from analysis.scores.candidates import Selected
 from orchestrator.experiment.methods import METHODS
-from orchestrator.records.columns import COLUMNS, Column
+from orchestrator.records.log import COLUMNS, Column
 from orchestrator.selection.study import Study
 from orchestrator.sheet import Sheet
 

@@ -13,8 +13,8 @@ from analysis.labels import BASE, benchmark_label, method_label, order_methods, 
 from analysis.report.html import Html, block, code, data, element, join, note, paragraph, section
 from analysis.scores.candidates import Selected
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.records.rollout_samples import RolloutSample
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.log import RolloutSample
+from orchestrator.records.slices import ResponseText
 from orchestrator.selection.study import Study
 
 SHOWN = 3  # responses of a kind, for each method

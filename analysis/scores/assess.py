@@ -30,7 +30,7 @@ from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection import significance
-from orchestrator.selection.metric import PASS_AT_1
+from orchestrator.selection.scores import PASS_AT_1
 from orchestrator.selection.significance import SeedSpread
 from orchestrator.selection.study import Study
 

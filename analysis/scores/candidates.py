@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from analysis.labels import AVERAGE, BASE, method_label
 from orchestrator.selection import scores
-from orchestrator.selection.metric import PASS_AT_1, Metric
-from orchestrator.selection.scores import Tally
+from orchestrator.selection.scores import PASS_AT_1, Metric, Tally
 from orchestrator.selection.study import Study
 
 CountsOfSeeds = dict[str, tuple[Tally, ...]]  # by benchmark, one entry for each seed

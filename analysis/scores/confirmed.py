@@ -15,7 +15,7 @@ from analysis.scores.assess import (
 from analysis.scores.candidates import Candidate, Selected, read_counts
 from analysis.scores.evidence import ConfirmedColumn, ConfirmedRow
 from orchestrator.selection.confirmation import Confirmation, confirmations, evaluated_units, level
-from orchestrator.selection.metric import PASS_AT_1, Metric
+from orchestrator.selection.scores import PASS_AT_1, Metric
 from orchestrator.selection.study import Study
 
 

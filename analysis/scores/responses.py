@@ -21,9 +21,9 @@ from analysis.scores.assess import estimate
 from analysis.scores.candidates import Candidate, Selected
 from analysis.scores.evidence import Estimate, Evidence
 from analysis.scores.uncertainty import Array, Draws, average
-from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.selection import significance
-from orchestrator.selection.metric import majority_share, pass_share, votes_of
+from orchestrator.selection.scores import majority_share, pass_share, votes_of
 from orchestrator.selection.study import Study
 
 PERCENT = 100

@@ -20,7 +20,7 @@ from analysis.table.model import Score, Table, make_table
 from orchestrator.errors import refuse
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import level, missing_units, with_confirmation
-from orchestrator.selection.metric import PASS_AT_1, Metric
+from orchestrator.selection.scores import PASS_AT_1, Metric
 from orchestrator.selection.study import Study
 
 __all__ = ["Candidate", "Selected", "base_scores", "results_table", "select"]

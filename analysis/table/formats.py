@@ -16,7 +16,7 @@ from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
 from analysis.table.model import CSV_COLUMNS, Row, Table, TableColumn
 from orchestrator import sheet
 from orchestrator.experiment.methods import PROPOSED
-from orchestrator.selection.metric import PASS_AT_1
+from orchestrator.selection.scores import PASS_AT_1
 from orchestrator.sheet import Cell, Mark, Sheet, escaped
 
 LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach

@@ -31,8 +31,7 @@ from analysis.numbers import round_to_tenths, tenths_text
 from analysis.scores.evidence import Evidence
 from analysis.scores.verdict import Verdict
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS
-from orchestrator.selection.metric import PASS_AT_1, Metric
-from orchestrator.selection.scores import exact_mean
+from orchestrator.selection.scores import PASS_AT_1, Metric, exact_mean
 from orchestrator.sheet import Cell, Mark, Sheet
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from orchestrator.errors import UserError, did_you_mean, refuse
-from orchestrator.selection.metric import Metric
+from orchestrator.selection.scores import Metric
 
 MOST_DIGITS = 18  # of a whole number on the command line
 

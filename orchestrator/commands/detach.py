@@ -63,7 +63,7 @@ def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> i
 
     The cluster's machines must see this folder, the experiment's file and the runs.
     """
-    from orchestrator.sweep.jobs import submit_job
+    from orchestrator.sweep.cluster import submit_job
 
     check_runs_folder(study.runs)
     trb = Path(sys.executable).parent / "trb"

@@ -34,15 +34,15 @@ from orchestrator.models import checkpoints
 from orchestrator.models.folders import check_folder
 from orchestrator.models.identity import digest
 from orchestrator.records.files import check_writable, write_atomically
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.sheet import Sheet, to_rich
 from orchestrator.start_up import default_runs, quick_imports
 from orchestrator.sweep import prepare
 
 if TYPE_CHECKING:
-    from orchestrator.trial.model_evaluation import ModelEvaluation
+    from orchestrator.trial.evaluation_loop import ModelEvaluation
 
 
 ASKED = ("model", "revision", "setup", "stops_as", "seed", "step", "limit")  # kept in the result
@@ -74,7 +74,7 @@ def evaluate_model(options: argparse.Namespace) -> int:
         import torch
         from transformers import CONFIG_MAPPING
 
-        from orchestrator.trial.model_evaluation import ModelEvaluation
+        from orchestrator.trial.evaluation_loop import ModelEvaluation
 
     if needs_gpu(setup) and not torch.cuda.is_available():
         print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)

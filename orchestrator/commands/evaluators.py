@@ -17,8 +17,7 @@ from orchestrator.liveness.children import (
     serve,
 )
 from orchestrator.selection.pending_slices import PendingSlice
-from orchestrator.trial.evaluation_loop import EvaluationFailed
-from orchestrator.trial.model_evaluation import ModelEvaluation
+from orchestrator.trial.evaluation_loop import EvaluationFailed, ModelEvaluation
 
 MODULE = "orchestrator.commands.evaluators"
 LOOK_S = 2.0  # between two looks at the slices of others

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.commands.display import duration, names, percent
 from orchestrator.monitor.status import Overview
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.records.columns import RESCORING, TRAINING
+from orchestrator.records.log import RESCORING, TRAINING
 
 
 class Events:

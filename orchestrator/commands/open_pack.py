@@ -13,8 +13,7 @@ from analysis.table import build, formats, terminal
 from orchestrator.archive.packing import as_opened
 from orchestrator.archive.unpacking import OpenedPack, open_pack
 from orchestrator.planning.numbers import counted
-from orchestrator.selection.damage import refuse_damaged
-from orchestrator.selection.loading import load_study
+from orchestrator.selection.loading import load_study, refuse_damaged
 
 
 def open_and_show(pack: Path, folder: Path | None, console: Console) -> int:

@@ -28,7 +28,7 @@ from orchestrator.planning.seconds import measure
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Machines, render
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
-from orchestrator.selection.damage import refuse_damaged
+from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import check_prompts_apart
 

@@ -22,10 +22,8 @@ from orchestrator.grading.boxes import open_thought
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.grading.judges import version_of
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slices import Slice, disjoint
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, disjoint
 from orchestrator.records.writer import RecordWriter, write_slice
 from orchestrator.selection.study import Study
 

@@ -35,8 +35,7 @@ from orchestrator.records.files import write_once
 from orchestrator.records.provenance import provenance
 from orchestrator.records.rundir import DATA, METRICS, ROLLOUTS, RunReader
 from orchestrator.selection import scores
-from orchestrator.selection.damage import refuse_damaged
-from orchestrator.selection.loading import load_study
+from orchestrator.selection.loading import load_study, refuse_damaged
 from orchestrator.selection.study import Study
 
 SAME, DIFFERS, WITHIN_INTERVAL = 0, 1, 4  # exit codes

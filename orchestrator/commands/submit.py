@@ -32,7 +32,7 @@ from orchestrator.monitor.status import Overview
 from orchestrator.planning.numbers import counted
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.confirmation import missing_units, unconfirmed_units, with_confirmation
-from orchestrator.selection.damage import refuse_damaged
+from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study

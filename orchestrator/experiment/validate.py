@@ -111,7 +111,7 @@ def check_setup(name: str, setup: Setup) -> None:
 
 
 def _check_engine(setup: Setup) -> None:
-    """Check engines for each role; the trainer's engine scores, too, see `workers.engines`."""
+    """Check engines for each role; the trainer's engine scores, too, see `workers.members`."""
     one_of("engine.sampler", setup.engine.sampler, catalog.able("sampler"))
     one_of("engine.trainer", setup.engine.trainer, catalog.able("trainer", "scorer"))
     if setup.engine.head_dtype not in ("float32", setup.engine.dtype):

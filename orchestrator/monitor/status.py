@@ -25,10 +25,10 @@ from orchestrator.monitor.time_left import (
 from orchestrator.monitor.unit_status import UnitStatus, UnitView, tokens_a_second
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.seconds import StudySeconds, study_seconds
-from orchestrator.records.columns import EVALUATING, RESCORING
+from orchestrator.records.log import EVALUATING, RESCORING
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
-from orchestrator.selection.damage import damaged_units
+from orchestrator.selection.loading import damaged_units
 from orchestrator.selection.samples_wanted import Wants, confirming_samples, family_state
 from orchestrator.selection.study import Study
 

@@ -14,8 +14,7 @@ from orchestrator.liveness.claims import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
 from orchestrator.planning.seconds import StudySeconds
 from orchestrator.records.clock import RECENT, kept_steps
-from orchestrator.records.columns import EVALUATING, RESCORING, ROLLOUT, TRAINING
-from orchestrator.records.log import Phase
+from orchestrator.records.log import EVALUATING, RESCORING, ROLLOUT, TRAINING, Phase
 from orchestrator.records.rundir import METRICS, TIMING, RunReader
 from orchestrator.records.slices import missing
 from orchestrator.selection import scores as selection
@@ -31,7 +30,7 @@ class UnitStatus(OfKind):
     """`state` is one of STATES; `score` is the best mean pass@1 so far, in [0, 1], at `best_step`.
 
     `phase` is the present work of the unit, or the work for which it waits: `training`,
-    `evaluating` or `rescoring`, and for a unit that starts a phase of `records.columns` before
+    `evaluating` or `rescoring`, and for a unit that starts a phase of `records.log` before
     these. `doing` describes it to people in at most `LONGEST` letters, for example
     `evaluating 640 left`, which counts responses. `seconds_left` is known for running units alone,
     `seconds_needed` for all units that are not done; both are None while unknown. `latest_score` is

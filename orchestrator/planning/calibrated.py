@@ -19,8 +19,8 @@ from orchestrator.config import Placement, Setup
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts, StepWork
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
-from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 from orchestrator.records.files import Damaged, read_sealed, write_sealed
+from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 
 FOLDER = ".calibration"  # of the runs folder
 REMEDY = "remove it and run trb calibrate again"

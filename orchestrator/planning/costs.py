@@ -70,7 +70,7 @@ from orchestrator.planning.rates import (
     Gpu,
 )
 from orchestrator.records.clock import BLENDED, PLAIN
-from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
+from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: work that keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back

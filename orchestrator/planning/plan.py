@@ -22,7 +22,7 @@ from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
 from orchestrator.planning.seconds import Measured
 from orchestrator.planning.steps import teacher_online_steps, work_left
-from orchestrator.records.columns import EVALUATE
+from orchestrator.records.log import EVALUATE
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import Gpu
 from orchestrator.planning.steps import teacher_online_steps, work_of_kind
 from orchestrator.records.clock import BLENDED, PLAIN, MeanSeconds, mean_seconds
-from orchestrator.records.columns import EVALUATE, REWARD, ROLLOUT
 from orchestrator.records.files import Damaged
+from orchestrator.records.log import EVALUATE, REWARD, ROLLOUT
 from orchestrator.selection.study import Study
 
 MOST_READ = 6  # directories of a setup: more of them say little more, and a plan is instant

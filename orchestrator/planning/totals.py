@@ -35,7 +35,7 @@ from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import RATES
 from orchestrator.planning.seconds import on_the_clock
 from orchestrator.records.clock import BLENDED, PLAIN, RESCORE
-from orchestrator.records.columns import EVALUATE
+from orchestrator.records.log import EVALUATE
 
 # Bytes on disk of a token of a response, with its share of the prompt. gzip at `records.files.LEVEL` takes
 # 0.31 to 0.50 bytes a letter of the solutions of AIME 2024, MATH-500 and GSM8K, least where they are

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from orchestrator.records.columns import EVALUATE, EVALUATOR, STEP_PARTS, TRAIN
+from orchestrator.records.log import EVALUATE, EVALUATOR, STEP_PARTS, TRAIN
 from orchestrator.records.rundir import ATTEMPTS, TIMING, RunReader
 
 RESCORE = "rescore"  # work on fresh samples of a selected checkpoint

@@ -5,10 +5,10 @@
 | `config.json`, `provenance.json` | the resolved configuration; code, host and models of the first attempt | once |
 | `data.json` and other documents | one JSON value each | whole |
 | `metrics.jsonl`, `rollouts.jsonl` | a row per step; a row per rollout | appended |
-| `samples/step_000019.jsonl.gz` | some rollouts of that step token by token (`rollout_samples`) | whole |
+| `samples/step_000019.jsonl.gz` | some rollouts of that step token by token (`log.RolloutSample`) | whole |
 | `checkpoints/step_000020/` | a Hugging Face model folder; beside the last one, the learner's state | whole |
-| `evals/<evaluation id>/step_000020/` | a file for each slice (`slice_files`), in it a row per problem | whole |
-| beside them | `….texts.gz` for each slice (`texts`): responses with prompt and grade | whole, before the slice |
+| `evals/<evaluation id>/step_000020/` | a file for each slice (`slices`), in it a row per problem | whole |
+| beside them | `….texts.gz` for each slice (`slices`): responses with prompt and grade | whole, before the slice |
 | `state.json` | the next step, and sizes and sha256 of all of the above that was committed | whole, by each commit |
 | `DONE` | the step at which training was complete | once, last |
 | `attempts.jsonl`, `timing.jsonl`, `log.txt` | clock times and notes, which recovery does not reproduce | appended |
@@ -44,12 +44,28 @@ from orchestrator.records.files import (
     read_text,
     verify_files,
 )
-from orchestrator.records.log import Phase, read_log, read_phase
-from orchestrator.records.problem_record import ProblemRecord, merge
-from orchestrator.records.rollout_samples import FOLDER, RolloutSample, samples_name
-from orchestrator.records.slice_files import SliceCounts, read_counts, read_records, stamp_of_slice
-from orchestrator.records.slices import Slice, complete_samples, disjoint, parse
-from orchestrator.records.texts import ResponseText, read_texts
+from orchestrator.records.log import (
+    FOLDER,
+    Phase,
+    RolloutSample,
+    read_log,
+    read_phase,
+    samples_name,
+)
+from orchestrator.records.slices import (
+    ProblemRecord,
+    ResponseText,
+    Slice,
+    SliceCounts,
+    complete_samples,
+    disjoint,
+    merge,
+    parse,
+    read_counts,
+    read_records,
+    read_texts,
+    stamp_of_slice,
+)
 
 CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json", "DONE"
 METRICS, ROLLOUTS, DATA = "metrics.jsonl", "rollouts.jsonl", "data.json"

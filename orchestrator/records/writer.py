@@ -34,9 +34,7 @@ from orchestrator.records.files import (
     write_once,
     write_sealed,
 )
-from orchestrator.records.log import RunLog
-from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rollout_samples import FOLDER, RolloutSample, samples_name
+from orchestrator.records.log import FOLDER, RolloutSample, RunLog, samples_name
 from orchestrator.records.rundir import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -56,9 +54,7 @@ from orchestrator.records.rundir import (
     committed_bytes,
     without_learner,
 )
-from orchestrator.records.slice_files import identity
-from orchestrator.records.slices import Slice
-from orchestrator.records.texts import ResponseText, write_texts
+from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, identity, write_texts
 
 LOGS = (METRICS, ROLLOUTS)
 

@@ -22,7 +22,7 @@ from orchestrator.engines.memory import Gpus
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.models.checkpoints import lies_here
 from orchestrator.selection.study import Study
-from orchestrator.workers.placement import ranks
+from orchestrator.workers.spec import ranks
 
 # Of a teacher with random weights, which is written quickly: the checks depend on vocabulary and
 # widths, not on depth.

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from orchestrator.engines.common.attention import has_packed_kernel, packed_attention
 from orchestrator.engines.common.causal import best_device
-from orchestrator.engines.common.offload import Offload
+from orchestrator.engines.common.passes import has_packed_kernel, packed_attention
+from orchestrator.engines.common.store import Offload
 from orchestrator.engines.memory import GIB, parameters
 from orchestrator.selftest.addition import MEASURED, add_up
 from orchestrator.selftest.bench import Bench

@@ -21,7 +21,7 @@ from orchestrator.selftest.canary import LEARNER, read_drawn, write_canary
 from orchestrator.selftest.runner import Found
 from orchestrator.selftest.usage import UsageWatch, gauge_here, measured_beside, who_holds
 from orchestrator.workers.canary import canary_ids
-from orchestrator.workers.generation import support_size
+from orchestrator.workers.members import support_size
 
 # Parts of the budget that sampler and scorer keep while the student learns.
 STAYING = ("student", "teacher")

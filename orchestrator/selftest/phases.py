@@ -30,12 +30,12 @@ from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.rates import RATES
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Objective, Student, Tempered
-from orchestrator.records.columns import EVALUATE, LEARN, SCORE
+from orchestrator.records.log import EVALUATE, LEARN, SCORE
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.selftest.measuring import Measuring, add_row
 from orchestrator.selftest.runner import Found
 from orchestrator.workers.canary import canary_ids
-from orchestrator.workers.generation import support_size
+from orchestrator.workers.members import support_size
 
 # Of each response: their time contains all earlier work, above all reading the prompts.
 FIRST_TOKENS = 8

@@ -31,7 +31,7 @@ from orchestrator.selftest.usage import (
     who_holds,
 )
 from orchestrator.workers.canary import canary_ids
-from orchestrator.workers.generation import support_size
+from orchestrator.workers.members import support_size
 
 NEW_TOKENS = 32
 # Of the batch that tells the speed: tokens of its prompts, of a short and of a longer call.

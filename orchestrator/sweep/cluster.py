@@ -14,17 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import ray
 import ray._private.node as ray_node
 import ray._private.worker as ray_worker
 
 from orchestrator.cores import cores_here
-from orchestrator.errors import ClusterDied, UserError
+from orchestrator.errors import ClusterDied, UserError, refuse
 from orchestrator.experiment.units import Unit
 from orchestrator.liveness.driver_death import ends_with_driver
 from orchestrator.liveness.head_node import Head, OwnServers, exit_at_once, watched
 from orchestrator.liveness.scratch import scratch_folder
-from orchestrator.workers.placement import bundles
+from orchestrator.workers.spec import bundles
 
 logger = logging.getLogger(__name__)
 
@@ -178,3 +179,34 @@ def _impossible(unit: Unit, wanted: dict[str, float], nodes: list[dict[str, floa
     asked = ", ".join(f"{amount:g} {kind}" for kind, amount in wanted.items())
     have = "; ".join(f"{node.get('CPU', 0):g} CPU, {node.get('GPU', 0):g} GPU" for node in nodes)
     return f"runtime.placement: {unit.id} asks for {asked}; this cluster has nodes of {have}"
+
+
+# --- submits a sweep as a job of a Ray cluster, whose driver outlives the submitting command ---
+#
+# Speaks the documented REST interface of the job server directly: Ray's own client needs the packages
+# of a server.
+
+
+# A server may take long to make a job; one that is there accepts the connection at once.
+ANSWERS_WITHIN_S = httpx.Timeout(30.0, connect=5.0)
+
+
+def submit_job(address: str, entrypoint: str, name: str) -> str:
+    """Make a job of a shell command at the job server `address` (`http://…:8265`); return its id.
+
+    A cluster with token authentication gets the token in `RAY_AUTH_TOKEN`. The job gets no
+    variables of this environment, since Ray would store them: keys must be set on the cluster.
+    Raises UserError if no job server answers, or if it refuses.
+    """
+    token = os.environ.get("RAY_AUTH_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    job = {"entrypoint": entrypoint, "submission_id": name}
+    try:
+        answer = httpx.post(
+            f"{address.rstrip('/')}/api/jobs/", json=job, headers=headers, timeout=ANSWERS_WITHIN_S
+        )
+        answer.raise_for_status()
+        return str(answer.json()["submission_id"])
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise refuse("--address", address, f"a server that takes the job ({reason})") from None

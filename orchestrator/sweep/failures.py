@@ -21,7 +21,7 @@ on.
 
 `failure_of` classifies an attempt that ends with an error. A user's mistake, wrong weights, a
 diverged run or a programming error would recur; a lost process, node or device would not, nor a
-lack of memory with smaller batches and caches (`training_process.leaner`). The process of the
+lack of memory with smaller batches and caches (`sweep.processes`). The process of the
 attempt calls it, so torch and Ray are imported already.
 """
 

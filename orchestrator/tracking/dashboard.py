@@ -23,7 +23,7 @@ from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import behavior_at, is_scored
 from orchestrator.experiment.units import Unit, digest
-from orchestrator.records.columns import COLUMNS, LEARN, ROLLOUT, SCORE, STEP_PARTS, columns_of_step
+from orchestrator.records.log import COLUMNS, LEARN, ROLLOUT, SCORE, STEP_PARTS, columns_of_step
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import leet_command, logged_in, server_url
 from orchestrator.tracking.projection import results_id

@@ -14,8 +14,7 @@ from orchestrator.config import Dtype
 from orchestrator.data.prompts import prompt_text, token_texts
 from orchestrator.errors import WrongWeights
 from orchestrator.grading.gold import Gold
-from orchestrator.records.rollout_samples import RolloutSample
-from orchestrator.records.statistics import auroc
+from orchestrator.records.log import RolloutSample, auroc
 from orchestrator.rollouts import Request
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 
@@ -29,7 +28,7 @@ GAP_REFUSED = 0.5
 def step_metrics(
     digest: RolloutDigest, scores: ScoresDigest | None, rewards: list[float | None]
 ) -> dict[str, Any]:
-    """Make a row of `metrics.jsonl` (`records.columns`) without the learner's numbers."""
+    """Make a row of `metrics.jsonl` (`records.log`) without the learner's numbers."""
     metrics: dict[str, Any] = {"reward": mean_present(rewards)}
     metrics |= digest.sampled
     if scores is not None:

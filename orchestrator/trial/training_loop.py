@@ -6,26 +6,306 @@ Evaluators evaluate its checkpoints: see `trial.evaluation_loop`.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator.data.training_set import load_training_set
-from orchestrator.engines.device import watch_gpu
+from orchestrator.data.prompts import graded_text, response_text
+from orchestrator.data.training_set import TrainingPrompt, TrainingSet, load_training_set
+from orchestrator.engines.budget import Situation, scores_beside
+from orchestrator.engines.device import PeakWatch, granted, watch_gpu
 from orchestrator.engines.tokenizer import open_tokenizer
-from orchestrator.experiment.units import checkpoint_steps
-from orchestrator.grading.grader import shared_grader
+from orchestrator.errors import NotFinite, WrongWeights
+from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
+from orchestrator.experiment.units import checkpoint_steps, sampled_steps
+from orchestrator.grading.grader import Gold, Grader, shared_grader
 from orchestrator.liveness import pulse
 from orchestrator.liveness.processes import described
 from orchestrator.models.settings_files import complete_settings
-from orchestrator.records.columns import OPENING, READING, START, TRAINING
+from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Behavior, Objective, TrustRegion
+from orchestrator.records.log import (
+    BUDGET_GIB,
+    LEARN,
+    OPENING,
+    PEAK_GIB,
+    READING,
+    REWARD,
+    ROLLOUT,
+    SCORE,
+    START,
+    TRAIN,
+    TRAINING,
+)
 from orchestrator.records.writer import RunWriter
-from orchestrator.trial.step import TrainingStep
-from orchestrator.workers.roles import Learner, Roles, Rollout, Teacher
+from orchestrator.rollouts import Request, Rollouts
+from orchestrator.trial import diagnostics
+from orchestrator.workers.digests import RolloutDigest, ScoresDigest
+from orchestrator.workers.members import job_of, lora_of
+from orchestrator.workers.roles import Handle, Learner, Roles, Rollout, Teacher
 from orchestrator.workers.spec import WorkerSpec
+
+# --- one step of training: prompts → behavior → teacher → learner → log ---
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """The state that all steps of a unit share."""
+
+    spec: WorkerSpec
+    run: RunWriter
+    roles: Roles
+    data: TrainingSet
+    tokenizer: PreTrainedTokenizerBase
+    grader: Grader
+    start: Callable[..., None]  # `training_loop.Trial.start`
+    place: Mapping[str, Any] = field(default_factory=dict)  # host and process of the learner
+    watch: PeakWatch | None = None  # over the GPU of this process
+    noted: set[str] = field(default_factory=set)  # lines that this attempt has logged once
+
+    def take(self, step: int) -> None:
+        """Sample, score, learn and log step `step`.
+
+        Raises NotFinite, which names the step, if training has diverged, and WrongWeights if the
+        sampler did not have the learner's weights.
+        """
+        try:
+            self._take(step)
+        except NotFinite as error:
+            lora = lora_of(self.spec.unit)
+            rate = f"training.optimizer.lr={self.spec.setup.training.optimizer.lr:g}"
+            if lora is not None:
+                rate = f"the adapters' lr={lora.lr:g}"
+            raise NotFinite(f"step {step}: {error} ({rate}?)") from error
+
+    def _take(self, step: int) -> None:
+        unit = self.spec.unit
+        training = self.spec.setup.training
+        roles = self.roles
+        clock = Clock(self.watch)
+        prompts = self.data.batch(unit.first_batch + step, training.prompts_per_step)
+        requests = self.requests(step, prompts)
+        keeps = step in sampled_steps(unit, self.spec.setup)
+        traced = self.spec.runtime.rollout_texts if keeps else 0
+        if unit.is_supervised:
+            rollouts, sampled = roles.teacher.sample(requests, traced)
+        else:
+            behavior = behavior_at(unit.method, unit.knobs, step)
+            scored = self.scores_beside(step, behavior)
+            if scored:
+                self.start(step, teacher=roles.teacher)
+                clock.skip()
+            roles.refresh(step)
+            rollouts, sampled = roles.rollout.sample(
+                requests,
+                behavior,
+                response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
+                traced,
+                scored,
+            )
+        digest = sampled.get()
+        clock.lap(ROLLOUT)
+        # No objective uses rewards, so grading takes place beside scoring and learning: REWARD is
+        # the time that these do not hide.
+        with ThreadPoolExecutor(1, thread_name_prefix="grading") as beside:
+            grading = beside.submit(self.rewards, requests, digest, prompts)
+            if not self.spec.runtime.grade_beside:
+                grading.result()
+                clock.lap(REWARD)
+            judged, learned = self.learn(step, rollouts, digest, clock)
+            texts, rewards = grading.result()
+        clock.lap(REWARD)
+        self.log(step, requests, digest, judged, rewards, texts, learned)
+        if digest.traces:
+            golds = {index: prompt.problem.gold for index, prompt in prompts}
+            samples = diagnostics.rollout_samples(requests, digest, rewards, golds, self.tokenizer)
+            self.run.write_samples(step, samples)
+        self.run.append_timing(
+            {"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)}
+        )
+
+    def scores_beside(self, step: int, behavior: Behavior) -> bool:
+        """Whether the teacher scores rollouts while others are sampled."""
+        asked = scores_beside(self.spec.setup, self.spec.runtime, self.spec.unit.placement)
+        return asked and self.objective(step).needs_teacher and not behavior.needs_teacher
+
+    def learn(
+        self, step: int, rollouts: Handle[Rollouts], digest: RolloutDigest, clock: Clock
+    ) -> tuple[ScoresDigest | None, dict[str, float]]:
+        """Score the rollouts and update the student; returns both digests.
+
+        Blended rollouts bring their scores, and so do those that were scored beside sampling. The
+        supervised stage and a loss without a teacher need none.
+        """
+        goal = self.objective(step)
+        scores = None
+        judged = digest.scores
+        if judged is None and goal.needs_teacher:
+            self.start(step, teacher=self.roles.teacher)
+            clock.skip()
+            scores, scored = self.roles.teacher.score(rollouts)
+            judged = scored.get()
+        if judged is not None:
+            clock.lap(SCORE)
+        learned = self.roles.learner.step(rollouts, scores, goal, step).get()
+        _check_finite(learned)
+        self.check_sampler(step, learned)
+        clock.lap(LEARN)
+        return judged, learned
+
+    def memory(self, step: int, clock: Clock) -> dict[str, dict[str, float]]:
+        """GiB of the GPU at each phase's peak, beside its budget; empty without a watched GPU."""
+        if not clock.peaks:
+            return {}
+        job = job_of(self.spec)
+        unit = self.spec.unit
+        sampling: Situation = "decoding"
+        if unit.is_supervised:
+            sampling = "answering"
+        elif behavior_at(unit.method, unit.knobs, step).needs_teacher:
+            sampling = "blending"
+        situations: dict[str, Situation] = {ROLLOUT: sampling, SCORE: "scoring", LEARN: "learning"}
+        peaks: dict[str, float] = {}
+        budgets: dict[str, float] = {}
+        for phase, gib in clock.peaks.items():
+            if phase not in situations:  # grading takes no GPU
+                continue
+            peaks[phase] = gib
+            budget = granted(job, situations[phase])
+            if budget is not None:
+                budgets[phase] = round(budget.total_gib, 2)
+        return {PEAK_GIB: peaks, BUDGET_GIB: budgets}
+
+    def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
+        """Make samples_per_prompt requests for each prompt, in prompt order."""
+        unit = self.spec.unit
+        purpose = Purpose.SFT if unit.is_supervised else Purpose.TRAINING
+        requests: list[Request] = []
+        for index, prompt in prompts:
+            for sample in range(self.spec.setup.training.samples_per_prompt):
+                key = SequenceKey(purpose, unit.seed, step, index, sample)
+                requests.append(Request(prompt.ids, key))
+        return requests
+
+    def objective(self, step: int) -> Objective:
+        """The objective that this step minimises."""
+        unit = self.spec.unit
+        training = self.spec.setup.training
+        if unit.is_supervised:
+            return Objective("nll")
+        assert unit.method is not None
+        return METHODS[unit.method].objective(unit.knobs, training, step, unit.steps)
+
+    def rewards(
+        self,
+        requests: list[Request],
+        digest: RolloutDigest,
+        prompts: list[tuple[int, TrainingPrompt]],
+    ) -> tuple[list[str], list[float | None]]:
+        """Grade all responses together; return their texts and rewards.
+
+        A reward is 1.0 or 0.0, and None for a prompt without a gold.
+        """
+        golds = {index: prompt.problem.gold for index, prompt in prompts}
+        eos = self.spec.setup.student.closing_id
+        texts = [response_text(response, eos, self.tokenizer) for response in digest.responses]
+        asked: dict[int, tuple[Gold, str]] = {}
+        for row, request in enumerate(requests):
+            gold = golds[request.key.prompt]
+            if gold is not None:
+                asked[row] = (gold, graded_text(request.prompt_ids, texts[row], self.tokenizer))
+        rewards: list[float | None] = [None] * len(requests)
+        for row, grade in zip(asked, self.grader.grade_many(asked.values()), strict=True):
+            rewards[row] = float(grade.correct)
+        return texts, rewards
+
+    def log(
+        self,
+        step: int,
+        requests: list[Request],
+        digest: RolloutDigest,
+        scores: ScoresDigest | None,
+        rewards: list[float | None],
+        texts: list[str],
+        learned: dict[str, float],
+    ) -> None:
+        """Append a row for the step and a row for each rollout."""
+        kept = texts[: self.spec.runtime.rollout_texts]
+        metrics = diagnostics.step_metrics(digest, scores, rewards)
+        self.run.append("metrics.jsonl", [{"step": step, **learned, **metrics}])
+        rows = diagnostics.rollout_rows(step, requests, digest, scores, rewards, kept)
+        self.run.append("rollouts.jsonl", rows)
+        self.note_rounding(step, learned)
+
+    def check_sampler(self, step: int, learned: dict[str, float]) -> None:
+        """Compare sampler and learner on the step's own tokens: both should hold the same weights.
+
+        Logs once that they are far apart. Raises WrongWeights, which names the step, if they are
+        too far; nothing of the step is written then.
+        """
+        try:
+            note = diagnostics.sampler_gap_note(learned, self.spec.setup.engine.dtype)
+        except WrongWeights as error:
+            raise WrongWeights(f"step {step}: {error}") from None
+        if note is not None and "gap" not in self.noted:
+            self.noted.add("gap")
+            self.run.log.line(f"step {step}: {note}")
+
+    def note_rounding(self, step: int, learned: dict[str, float]) -> None:
+        """Log once that rounding moves the student's policy further than the trust region reaches."""
+        unit = self.spec.unit
+        if unit.is_supervised or "sampler_kl" not in learned or "rounding" in self.noted:
+            return
+        behavior = behavior_at(unit.method, unit.knobs, step)
+        if isinstance(behavior, TrustRegion) and behavior.epsilon < learned["sampler_kl"]:
+            self.noted.add("rounding")
+            self.run.log.line(
+                f"step {step}: ε {behavior.epsilon:.2g} nats is below the {learned['sampler_kl']:.2g} "
+                "nats between the sampler's and the learner's student (sampler_kl): from here on "
+                "rounding moves the policy further than the trust region reaches"
+            )
+
+
+def _check_finite(learned: dict[str, float]) -> None:
+    for name, value in learned.items():
+        if not math.isfinite(value):
+            raise NotFinite(f"{name} is not finite")
+
+
+class Clock:
+    """Seconds between laps, added up by name.
+
+    With a `watch` also the `peaks` of GPU memory in each lap, in GiB.
+    """
+
+    def __init__(self, watch: PeakWatch | None = None) -> None:
+        self.laps: dict[str, float] = {}
+        self.peaks: dict[str, float] = {}
+        self._watch = watch
+        self._last = time.monotonic()
+
+    def skip(self) -> None:
+        """Discard the time since the last lap."""
+        self._last = time.monotonic()
+        if self._watch is not None:
+            self._watch.take()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name] = round(self.laps.get(name, 0.0) + now - self._last, 4)
+        self._last = now
+        if self._watch is not None:
+            self.peaks[name] = round(max(self.peaks.get(name, 0.0), self._watch.take()), 2)
+
+
+# --- the loop of one unit, from the state of its run directory to the end of its training ---
 
 
 def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[int]:

@@ -11,7 +11,7 @@ from analysis.scores.evidence import Evidence
 from analysis.table.build import base_scores
 from orchestrator.experiment.methods import REFERENCE, behavior_at
 from orchestrator.experiment.units import Unit
-from orchestrator.records.columns import COLUMNS
+from orchestrator.records.log import COLUMNS
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 

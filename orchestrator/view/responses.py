@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from analysis.scores.evidence import Evidence
 from orchestrator.experiment.methods import REFERENCE, method_label
 from orchestrator.experiment.units import Unit
-from orchestrator.records.texts import FAILURES, ResponseText
+from orchestrator.records.slices import FAILURES, ResponseText
 from orchestrator.selection.study import Study
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from analysis.scores.evidence import Evidence
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rollout_samples import RolloutSample
+from orchestrator.records.log import RolloutSample
 from orchestrator.selection.study import Study
 
 BETA, REPLACED = "beta", "replaced"  # columns of the law that colour tokens

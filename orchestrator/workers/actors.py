@@ -12,9 +12,8 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.liveness import pulse
-from orchestrator.workers.placement import COLOCATED, SPLIT, RoleName, bundles
 from orchestrator.workers.roles import Host, Roles, inline_roles
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.spec import COLOCATED, SPLIT, RoleName, WorkerSpec, bundles
 
 ASK_EVERY_S = 5.0
 ANSWERS_WITHIN_S = 60.0  # a busy process may starve its other thread for long

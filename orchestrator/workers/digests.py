@@ -32,7 +32,7 @@ class ScoresDigest:
 
 @dataclass(frozen=True)
 class Trace:
-    """Values of each token of one rollout: see `records.rollout_samples.RolloutSample`."""
+    """Values of each token of one rollout: see `records.log.RolloutSample`."""
 
     student: list[float]
     behavior: list[float]

@@ -23,8 +23,7 @@ from orchestrator.experiment.evaluation_protocol import keeps_text
 from orchestrator.grading.grader import Gold, Grade, shared_grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
-from orchestrator.records.problem_record import ProblemRecord, length_histogram
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.slices import ProblemRecord, ResponseText, length_histogram
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.workers.canary import check_numbers, check_tensors, sequences_of
 

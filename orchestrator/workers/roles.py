@@ -16,11 +16,8 @@ from orchestrator.liveness.processes import place
 from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
-from orchestrator.workers.engines import Engines
-from orchestrator.workers.generation import RolloutWorker, TeacherWorker
-from orchestrator.workers.learner import LearnerWorker
-from orchestrator.workers.placement import RoleName
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.members import Engines, LearnerWorker, RolloutWorker, TeacherWorker
+from orchestrator.workers.spec import RoleName, WorkerSpec
 
 First = TypeVar("First")
 Second = TypeVar("Second")

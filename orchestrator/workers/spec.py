@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.config import Runtime, Setup
+from orchestrator.config import Placement, RoleName, Runtime, Setup
 from orchestrator.engines.interface import ModelFolder
+from orchestrator.engines.memory import Gpus
 from orchestrator.experiment.units import Unit
 
 Pairs = Mapping[str, tuple[ModelFolder, ModelFolder]]  # setup → student, teacher
@@ -35,3 +36,46 @@ class WorkerSpec:
 def resolved(spec: WorkerSpec) -> dict[str, Any]:
     """The content of `config.json`: the unit with its setup and runtime."""
     return {"unit": asdict(spec.unit), "setup": asdict(spec.setup), "runtime": asdict(spec.runtime)}
+
+
+# --- resources of a trial: one placement group, with the trial itself in bundle 0 ---
+#
+# `inline` has no other bundle: bundle 0 has all GPUs. `colocated` puts rollout and teacher in one
+# actor and the learner in another, on one bundle with at most one GPU: Ray never shares a GPU between
+# actors that ask for whole ones. `split` gives each role its own bundle, with its own GPUs if any. An
+# evaluator has one bundle.
+
+
+Groups = tuple[tuple[RoleName, ...], ...]  # roles that share an actor
+
+COLOCATED: Groups = (("rollout", "teacher"), ("learner",))
+SPLIT: Groups = (("rollout",), ("teacher",), ("learner",))
+
+
+def bundles(placement: Placement) -> list[dict[str, float]]:
+    """CPUs and GPUs of each bundle; bundles share the trial's cores evenly."""
+    count = {"inline": 1, "colocated": 2, "split": 1 + len(SPLIT)}[placement.mode]
+    shares = [{"CPU": placement.cpus / count} for _ in range(count)]
+    if placement.mode == "split":
+        for bundle, (role,) in zip(shares[1:], SPLIT, strict=True):
+            if placement.gpus_of(role):
+                bundle["GPU"] = placement.gpus_of(role)
+    elif placement.gpus:
+        shares[-1]["GPU"] = placement.gpus
+    return shares
+
+
+def evaluator_bundles(placement: Placement) -> list[dict[str, float]]:
+    """CPUs and GPUs of an evaluator, in one bundle."""
+    return bundles(placement.of_evaluator)
+
+
+def ranks(placement: Placement, role: RoleName) -> int:
+    """Number of processes over which a role can shard a model: one per GPU, else one per core.
+
+    Colocated actors divide the cores of their bundle.
+    """
+    if placement.gpus:
+        return Gpus.of(placement, role).count
+    sharing = len(COLOCATED) if placement.mode == "colocated" else 1
+    return max(1, int(bundles(placement)[-1]["CPU"] / sharing))

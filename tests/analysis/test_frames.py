@@ -16,7 +16,7 @@ import pytest
 
 from analysis import frames
 from analysis.table import build
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.slices import ResponseText
 from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.loading import load_study
 from orchestrator.selection.study import Study

@@ -19,10 +19,10 @@ from analysis.table.model import Table
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.records.writer import RunWriter
-from orchestrator.selection.metric import Metric
+from orchestrator.selection.scores import Metric
 from orchestrator.selection.study import Study
 from tests.analysis.test_confirmed import METHODS, confirm, study_of
 from tests.analysis.test_evidence import draw, write

@@ -23,7 +23,7 @@ from analysis.table.formats import FORMATS
 from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
-from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.analysis.test_verdict import flat, on_terminal

@@ -25,8 +25,7 @@ from analysis.report.samples import (
 )
 from analysis.table.build import select
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
-from orchestrator.records.slices import Slice
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.slices import ResponseText, Slice
 from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Study
 from tests.browser import Browser, browser

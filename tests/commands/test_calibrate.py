@@ -15,7 +15,7 @@ import pytest
 from orchestrator.commands import calibrate
 from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN
-from orchestrator.records.columns import EVALUATE, LEARN, SCORE
+from orchestrator.records.log import EVALUATE, LEARN, SCORE
 from orchestrator.selftest.measuring import Measuring
 from orchestrator.selftest.runner import Check, Outcome, Verdict, run_checks
 from tests.engines.installed import skip_without

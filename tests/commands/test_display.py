@@ -38,7 +38,7 @@ from orchestrator.commands.watching import REFRESH_S, Watch, pause_after
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
-from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.selection.study import Invocation, Study
 from tests import fake_runs
 

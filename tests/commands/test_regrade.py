@@ -21,10 +21,8 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
-from orchestrator.records.problem_record import ProblemRecord, length_histogram
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slices import Slice
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, length_histogram
 from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation

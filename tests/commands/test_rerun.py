@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.selection.study import Study
 from tests.fake_runs import write_evaluation
 from tests.sweeps import trb, trb_here, write_experiment

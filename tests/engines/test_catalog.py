@@ -15,7 +15,7 @@ from orchestrator.engines import catalog
 from orchestrator.engines.catalog import ENGINES, able, open_engine, require, sampler_of
 from orchestrator.errors import UserError
 from orchestrator.rules import entry
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import fake_runs, tiny
 
 

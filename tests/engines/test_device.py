@@ -22,7 +22,7 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.engines.sglang import engine as sglang
 from orchestrator.errors import EngineLost, GpuFull
 from orchestrator.liveness.processes import group_members
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 
 LISTED = """\

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from orchestrator.config import Dtype
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.torch.engine import TorchEngine
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.engines.common.test_vocabulary_kernels import found
 from tests.engines.installed import skip_without

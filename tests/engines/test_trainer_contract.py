@@ -28,8 +28,7 @@ from orchestrator.config import Optimizer
 from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.interface import Job, Limits, Trainer, WeightsRef
 from orchestrator.engines.torch.engine import TorchEngine
-from orchestrator.engines.verl.engine import VerlEngine
-from orchestrator.engines.verl.ranks import OneRank, Ranks, SeveralRanks
+from orchestrator.engines.verl.engine import OneRank, Ranks, SeveralRanks, VerlEngine
 from orchestrator.policy.spec import (
     Bridge,
     First,
@@ -45,7 +44,7 @@ from orchestrator.policy.spec import (
     TrustRegion,
 )
 from orchestrator.rollouts import Rollouts
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.engines.installed import skip_without
 from tests.engines.peak import MORE_LOGITS_BYTES

@@ -54,7 +54,7 @@ from orchestrator.policy.spec import (
     Term,
     TrustRegion,
 )
-from orchestrator.workers.engines import lora_of
+from orchestrator.workers.members import lora_of
 from tests.fake_runs import QUICKSTART
 from tests.policy.reference import PAPER_BUDGETS
 from tests.sweeps import ROOT

@@ -14,16 +14,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from orchestrator.config import Dtype
 from orchestrator.data.word_problems import training_problems
-from orchestrator.engines.common.rollout_loss import Targets, measure
+from orchestrator.engines.common.learning import Targets, measure
 from orchestrator.engines.common.store import checked_model
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
-from orchestrator.engines.sglang.calls import ROWS, Draw
+from orchestrator.engines.sglang.process import ROWS, Draw
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.engines.verl.rank import OpenedModel
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from orchestrator.policy.token_weights import Recorded
+from orchestrator.policy.objective import Recorded
 from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.study import Study
 from tests.real_pair import EPSILON, check_blended, check_updates, job, make_sweep, quick_job

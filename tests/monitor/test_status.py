@@ -28,7 +28,7 @@ from orchestrator.monitor.time_left import (
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
 from orchestrator.records.clock import BLENDED, PLAIN
-from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice
 from orchestrator.records.writer import (

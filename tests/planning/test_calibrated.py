@@ -28,11 +28,11 @@ from orchestrator.planning.plan import make_plan
 from orchestrator.planning.ranges import SCENARIOS
 from orchestrator.planning.rates import GPUS
 from orchestrator.records.clock import BLENDED, PLAIN
-from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
+from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from orchestrator.sweep.budget import spending
 from orchestrator.sweep.schedule import TrainUnit
+from orchestrator.sweep.tuner import spending
 from tests.planning.plans import Loaded, paper, shown
 from tests.planning.test_seconds import finish, first
 

@@ -24,7 +24,7 @@ from orchestrator.planning.lengths import LAWS, LengthLaw, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
 from orchestrator.planning.rates import GPUS, LEARNING, RATES, SCORING, Gpu, gpu_of
 from orchestrator.records.clock import BLENDED, PLAIN
-from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
+from orchestrator.records.log import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import PROMPT, by_hand
 from tests.planning.plans import EXPERIMENTS, FROM_RATES, PAPER, planned, shown
 

@@ -16,7 +16,7 @@ from orchestrator.planning.totals import (
     total_gpu_hours,
 )
 from orchestrator.records.clock import BLENDED, PLAIN
-from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
+from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 from tests.planning.plans import FROM_RATES, PAPER, known, planned
 
 ENGINES = ("engine.sampler=sglang", "engine.trainer=verl")

@@ -14,7 +14,7 @@ from orchestrator.planning.lengths import LAWS, Lengths
 from orchestrator.planning.plan import Plan, PlannedUnit
 from orchestrator.planning.ranges import NOTHING, SCENARIOS, Scenario
 from orchestrator.planning.steps import work_left, work_of_kind
-from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
+from orchestrator.records.log import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import by_hand
 from tests.planning.plans import FROM_RATES, known, planned
 

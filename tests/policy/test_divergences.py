@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orchestrator.config import ObjectiveName
-from orchestrator.policy.objective import sampled_loss, target_of, token_loss
+from orchestrator.policy.objective import (
+    Recorded,
+    discrepancy_before,
+    sampled_loss,
+    share_less_likely,
+    target_of,
+    token_loss,
+    weigh,
+)
 from orchestrator.policy.spec import (
     Divergence,
     Everywhere,
@@ -36,12 +44,6 @@ from orchestrator.policy.spec import (
     Term,
     TokenWeight,
     Unchanged,
-)
-from orchestrator.policy.token_weights import (
-    Recorded,
-    discrepancy_before,
-    share_less_likely,
-    weigh,
 )
 
 Array = NDArray[np.float64]

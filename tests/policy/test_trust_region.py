@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.policy.trust_region import Solution, solve
+from orchestrator.policy.laws import Solution, solve
 from orchestrator.policy.vocabulary import TokenSpace
 from tests.policy import reference
 from tests.policy.reference import PAPER_BUDGETS, Array, exact, logs, random_logits, random_pair

@@ -16,9 +16,9 @@ from analysis import costs
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.monitor import status
-from orchestrator.records import cache, rundir
-from orchestrator.records.columns import TRAIN
+from orchestrator.records import rundir, snapshot
 from orchestrator.records.files import Damaged
+from orchestrator.records.log import TRAIN
 from orchestrator.records.rundir import METRICS, RunReader
 from orchestrator.records.snapshot import RunSnapshot
 from orchestrator.records.writer import RunWriter, write_slice
@@ -47,7 +47,7 @@ def study(tmp_path: Path) -> Study:
 
 def look(study: Study) -> str:
     """What a new process says of everything."""
-    cache.forget()
+    snapshot.forget()
     once = study.snapshot()
     overview = status.overview(once)
     told: dict[str, Any] = {
@@ -142,7 +142,7 @@ def test_a_damaged_slice_is_found_whatever_its_times_say(study: Study) -> None:
 
 
 def look_states(study: Study) -> str:
-    cache.forget()
+    snapshot.forget()
     return json.dumps([each.to_json() for each in status.overview(study).units])
 
 
@@ -150,7 +150,7 @@ def test_committed_rows_are_verified_until_they_are_known(study: Study) -> None:
     path = study.reader(VANILLA).path / METRICS
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"step": 3', b'"step": 4'))
-    cache.forget()
+    snapshot.forget()
     with pytest.raises(Damaged, match="is not what was committed"):
         RunSnapshot(study.runs, VANILLA.id).last_metrics()
     path.write_bytes(content)

@@ -16,7 +16,7 @@ from orchestrator.records.clock import (
     seconds_spent,
     worked,
 )
-from orchestrator.records.columns import EVALUATE
+from orchestrator.records.log import EVALUATE
 from tests.fake_clocks import NOON, slice_row, start_row, step_row, write_clocks
 
 HERE = {"host": "node-1", "process": 7, "gpu": "3"}

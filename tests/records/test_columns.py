@@ -8,18 +8,16 @@ import pytest
 
 from orchestrator.policy import laws, spec
 from orchestrator.policy.spec import Behavior, FixedAdvantage, LowestShare, Objective, Student, Term
-from orchestrator.records.columns import COLUMNS, Steps, columns_of_step
+from orchestrator.records.log import COLUMNS, Steps, columns_of_step
 from orchestrator.rollouts import Rollouts
 from orchestrator.trial.diagnostics import step_metrics
 from orchestrator.workers.digests import RolloutDigest
-from orchestrator.workers.engines import Engines
-from orchestrator.workers.generation import RolloutWorker, TeacherWorker
-from orchestrator.workers.learner import LearnerWorker
+from orchestrator.workers.members import Engines, LearnerWorker, RolloutWorker, TeacherWorker
 from tests import tiny
 
 
 class Step:
-    """One training step of the torch engine, put together as `trial.step` does."""
+    """One training step of the torch engine, put together as `trial.training_loop` does."""
 
     def __init__(self, folder: Path):
         spec = tiny.worker_spec(folder)

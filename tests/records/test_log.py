@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.columns import TRAINING
-from orchestrator.records.log import PHASE, LogHandler, Phase, RunLog, read_phase
+from orchestrator.records.log import PHASE, TRAINING, LogHandler, Phase, RunLog, read_phase
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from orchestrator.records.problem_record import ProblemRecord, length_histogram, merge
+from orchestrator.records.slices import ProblemRecord, length_histogram, merge
 from tests.fake_runs import record
 
 LENGTHS = [1, 7, 7, 40, 41, 300, 8192]

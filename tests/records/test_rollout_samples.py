@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.records.files import Damaged
-from orchestrator.records.rollout_samples import RolloutSample, samples_name
+from orchestrator.records.log import RolloutSample, samples_name
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 

@@ -14,8 +14,7 @@ import pytest
 
 from orchestrator.records.files import Damaged, sealed_lines
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slice_files import identity
-from orchestrator.records.slices import Slice
+from orchestrator.records.slices import Slice, identity
 from orchestrator.records.writer import RunWriter, write_slice
 from tests.fake_runs import record, write_evaluation
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from orchestrator.records.statistics import auroc
+from orchestrator.records.log import auroc
 
 
 def auroc_of_pairs(values: list[float], rewards: list[float | None]) -> float | None:

@@ -12,9 +12,8 @@ import pytest
 from orchestrator.records import writer
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slices import Slice
+from orchestrator.records.slices import ResponseText, Slice, read_texts, write_texts
 from orchestrator.records.snapshot import RunSnapshot
-from orchestrator.records.texts import ResponseText, read_texts, write_texts
 from orchestrator.records.writer import write_slice
 from tests.fake_runs import record
 

@@ -22,7 +22,7 @@ from orchestrator.engines.budget import (
 from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.memory import decoder
 from orchestrator.planning.rates import GPUS
-from orchestrator.policy import trust_region
+from orchestrator.policy import laws
 from orchestrator.policy.spec import Student, TrustRegion
 from tests.rehearsal import roles
 from tests.rehearsal.roles import Measured
@@ -79,7 +79,7 @@ def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
     """All roles of a trial and of an evaluator, on SGLang and on the torch engine."""
     # A pass of the solver holds what every other one holds, and rows that do not exist are never
     # done.
-    trust_region._ITERATIONS = 2
+    laws._ITERATIONS = 2
     on_torch = replace(setup, engine=replace(setup.engine, sampler="torch"))
     on_sglang = replace(setup, engine=replace(setup.engine, sampler="sglang"))
     again = replace(RUNTIME, checkpointing=True)

@@ -23,17 +23,21 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Model, Setup
 from orchestrator.engines.budget import LOGIT_BYTES
-from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import CausalModel
-from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import Order
-from orchestrator.engines.sglang.calls import Draw
-from orchestrator.engines.sglang.verdict import Drafts, Randomness, sampled, uniforms_of, verdict
-from orchestrator.engines.torch.decoding import Decoding, _Batch
-from orchestrator.engines.torch.stream import Stream
+from orchestrator.engines.sglang.blending_worker import (
+    Drafts,
+    Randomness,
+    sampled,
+    uniforms_of,
+    verdict,
+)
+from orchestrator.engines.sglang.process import Draw
+from orchestrator.engines.torch.decoding import Decoding, Stream, _Batch
 from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy.randomness import Role, SequenceKey
 from orchestrator.policy.spec import Behavior, Objective

@@ -31,7 +31,7 @@ import torch
 from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.sglang import blending, engine, private
-from orchestrator.engines.sglang.calls import Settings
+from orchestrator.engines.sglang.process import Settings
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from tests.rehearsal.cards import CARDS, Card, pretend

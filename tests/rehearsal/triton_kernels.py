@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang.attention import environment
+from orchestrator.engines.sglang.toolchain import kernel_environment
 from orchestrator.policy.vocabulary import TokenSpace
 from tests.rehearsal.cards import Card
 
@@ -31,7 +31,7 @@ def shared_bytes(
     """Kernel → bytes of shared memory, of one decoding step and of one prefill behind a cached
     prefix.
     """
-    os.environ |= environment("triton", str(dtype).removeprefix("torch."), gpu=True)
+    os.environ |= kernel_environment("triton", str(dtype).removeprefix("torch."), gpu=True)
     with building(card) as built:
         _launch(dtype, heads, kv_heads, head_dim)
     return built

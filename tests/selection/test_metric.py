@@ -10,15 +10,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from orchestrator.selection.metric import (
+from orchestrator.selection.scores import (
     PASS_AT_1,
     Metric,
+    Tally,
     Votes,
     majority_share,
     pass_share,
     votes_of,
 )
-from orchestrator.selection.scores import Tally
 from tests.fake_runs import record
 
 # Samples of problems: R is right, digits are wrong answers, - is none.

@@ -20,8 +20,8 @@ from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.units import Unit, families
 from orchestrator.monitor import status
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
 from orchestrator.selection.confirmation import missing_units, with_confirmation

@@ -18,8 +18,8 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import missing_units

@@ -17,7 +17,7 @@ from orchestrator.planning.calibrated import Card, calibration_path, read_calibr
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
 from orchestrator.planning.lengths import Lengths
 from orchestrator.policy.spec import Behavior, TrustRegion
-from orchestrator.records.columns import EVALUATE, LEARN, SCORE
+from orchestrator.records.log import EVALUATE, LEARN, SCORE
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.selftest import phases
 from orchestrator.selftest.bench import Bench

@@ -10,8 +10,8 @@ import pytest
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter, append_timing
 from orchestrator.selection.study import Study
-from orchestrator.sweep.budget import HoursLimit, Spending, spending
 from orchestrator.sweep.schedule import Evaluating, TrainUnit
+from orchestrator.sweep.tuner import HoursLimit, Spending, spending
 from tests.fake_runs import metrics, quickstart, units_of
 
 HOUR = 3600

@@ -143,7 +143,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from orchestrator.config import Placement, RoleGpus
 from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.tuner import placement
-from orchestrator.workers.placement import bundles
+from orchestrator.workers.spec import bundles
 from tests import tiny
 
 class Trial:

@@ -15,11 +15,11 @@ from orchestrator.records.log import RunLog, read_log
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from orchestrator.sweep import training_process
+from orchestrator.sweep import processes
 from orchestrator.sweep.failures import failure_of
+from orchestrator.sweep.processes import TrainingProcess, leaner
 from orchestrator.sweep.schedule import TrainUnit
 from orchestrator.sweep.spec import Sweep
-from orchestrator.sweep.training_process import TrainingProcess, leaner
 from tests import tiny
 from tests.fake_runs import quickstart, units_of, write_run
 
@@ -120,7 +120,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingProcess:
     experiment, units = quickstart()
     (unit,) = units_of(units, "vanilla")
     write_run(tmp_path, experiment, unit, {}, unit.steps, done=True)
-    monkeypatch.setattr(training_process, "worker_spec", lambda *_: None)
+    monkeypatch.setattr(processes, "worker_spec", lambda *_: None)
     sweep = Sweep(Study(experiment, units, tmp_path), {unit.setup: ()}, "sweep", 3)  # pyright: ignore[reportArgumentType]
     return TrainingProcess(sweep, TrainUnit(unit))
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import ProblemRecord
 from tests.sockets import listening_addresses
 from tests.sweeps import (
     FAKE_TRB,

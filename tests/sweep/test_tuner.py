@@ -10,8 +10,8 @@ from ray.tune.search import Searcher
 
 from orchestrator.selection.study import Study
 from orchestrator.sweep.nodes import AnyNode
+from orchestrator.sweep.processes import WorkTrainable
 from orchestrator.sweep.spec import FULL_DISK, Sweep
-from orchestrator.sweep.trainable import WorkTrainable
 from orchestrator.sweep.tuner import SweepSearcher
 from tests.fake_runs import quickstart
 

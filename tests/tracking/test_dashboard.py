@@ -21,8 +21,8 @@ from orchestrator.grading.grader import Grade
 from orchestrator.models import checkpoints
 from orchestrator.models.embedded import build
 from orchestrator.models.identity import model_identity
-from orchestrator.records.columns import COLUMNS, SCORE, STEP_PARTS
-from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.log import COLUMNS, SCORE, STEP_PARTS
+from orchestrator.records.slices import ProblemRecord
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare

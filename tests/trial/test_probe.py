@@ -35,9 +35,8 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.sweep import prepare
 from orchestrator.trial import probe as continuation
-from orchestrator.trial.probe import ContinuationProbe, ProbeOutcome
-from orchestrator.trial.probe_documents import ProbeSource
-from orchestrator.trial.step import TrainingStep
+from orchestrator.trial.probe import ContinuationProbe, ProbeOutcome, ProbeSource
+from orchestrator.trial.training_loop import TrainingStep
 from orchestrator.workers.roles import inline_roles
 from orchestrator.workers.spec import WorkerSpec
 from tests.probes import LIMIT, SIZES, run_probe, write_probe

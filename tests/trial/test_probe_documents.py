@@ -13,8 +13,8 @@ import torch
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Student
-from orchestrator.trial import probe_documents
-from orchestrator.trial.probe_documents import Visited, solved_example
+from orchestrator.trial import probe
+from orchestrator.trial.probe import Visited, solved_example
 from tests import tiny
 from tests.policy import reference
 
@@ -94,7 +94,7 @@ def test_the_prefix_is_the_first_telling_one(
     example, expected = solve(models, visited), expected_prefix(models, visited)
     assert expected is not None
     assert (example["prompt"], example["prefix"]) == expected[:2]
-    monkeypatch.setattr(probe_documents, "HEAD_CHUNK", 5)
+    monkeypatch.setattr(probe, "HEAD_CHUNK", 5)
     again = solve(models, visited)
     assert (again["prompt"], again["prefix"]) == expected[:2]
 
@@ -155,7 +155,7 @@ def test_the_path_leads_from_student_to_teacher(
 def test_without_a_telling_prefix_it_is_the_farthest(
     models: tuple[CausalModel, CausalModel], visited: list[Visited], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_documents, "PLAUSIBLE_TOKENS", tiny.SIZE)
+    monkeypatch.setattr(probe, "PLAUSIBLE_TOKENS", tiny.SIZE)
     found = prefixes(models, visited)
     farthest = max(found, key=lambda place: reference.kl(place[3], place[2]))
     example = solve(models, visited)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.experiment.units import Unit
-from orchestrator.trial.step import TrainingStep
+from orchestrator.trial.training_loop import TrainingStep
 
 
 class Logged:

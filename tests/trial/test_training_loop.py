@@ -26,17 +26,15 @@ from orchestrator.grading.grader import Grade
 from orchestrator.liveness import pulse
 from orchestrator.models.embedded import build, make_tokenizer
 from orchestrator.models.identity import model_identity
-from orchestrator.records.columns import columns_of_step
+from orchestrator.records.log import columns_of_step
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
-from orchestrator.trial import step as step_module
 from orchestrator.trial import training_loop
+from orchestrator.trial import training_loop as step_module
 from orchestrator.trial.training_loop import run_unit
-from orchestrator.workers.generation import RolloutWorker, TeacherWorker
-from orchestrator.workers.learner import LearnerWorker
-from orchestrator.workers.placement import RoleName
+from orchestrator.workers.members import LearnerWorker, RolloutWorker, TeacherWorker
 from orchestrator.workers.roles import Here, Inline, Roles, inline_roles
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.spec import RoleName, WorkerSpec
 from tests.sweeps import TINY_SETUP, write_experiment
 
 # Some problems with a gold, some without; 8 prompts are what two steps take.

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
-from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rollout_samples import RolloutSample
-from orchestrator.records.slices import Slice
-from orchestrator.records.texts import ResponseText
+from orchestrator.records.log import RolloutSample
+from orchestrator.records.slices import ProblemRecord, ResponseText, Slice
 from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Study
 from tests.fake_runs import SAMPLES, quickstart_study, record, units_of

@@ -29,9 +29,8 @@ from orchestrator.workers.canary import (
     check_numbers,
     check_tensors,
 )
-from orchestrator.workers.engines import Engines, job_of
 from orchestrator.workers.graded_sampling import GradedSampler
-from orchestrator.workers.learner import LearnerWorker
+from orchestrator.workers.members import Engines, LearnerWorker, job_of
 from orchestrator.workers.spec import WorkerSpec
 from tests import tiny
 

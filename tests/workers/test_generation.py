@@ -16,8 +16,7 @@ from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.policy.spec import Behavior, Fusion, Student, TeacherSequences, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
-from orchestrator.workers.engines import Engines
-from orchestrator.workers.generation import RolloutWorker, by_behavior
+from orchestrator.workers.members import Engines, RolloutWorker, by_behavior
 from tests import tiny
 
 
@@ -30,7 +29,7 @@ class Opened:
         # Today's words of the configuration name one engine that blends and one that does not.
         plain = replace(ENGINES["torch"], blends=False)
         monkeypatch.setattr(catalog, "ENGINES", {"sglang": plain, "torch": ENGINES["torch"]})
-        monkeypatch.setattr("orchestrator.workers.engines.open_engine", self.open)
+        monkeypatch.setattr("orchestrator.workers.members.open_engine", self.open)
 
     def open(self, name: str, job: object) -> TorchEngine:
         engine = self.engines[name] = TorchEngine(job)  # pyright: ignore[reportArgumentType]

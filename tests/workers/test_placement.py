@@ -15,8 +15,8 @@ from orchestrator.experiment.kinds import Kind
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import Knobs
 from orchestrator.experiment.units import expand
-from orchestrator.workers.engines import job_of
-from orchestrator.workers.placement import bundles, evaluator_bundles, ranks
+from orchestrator.workers.members import job_of
+from orchestrator.workers.spec import bundles, evaluator_bundles, ranks
 from tests import tiny
 from tests.sweeps import ROOT
 

@@ -17,8 +17,8 @@ from orchestrator.engines.interface import WeightsRef
 from orchestrator.policy.spec import Objective, Student, TrustRegion
 from orchestrator.rollouts import Rollouts
 from orchestrator.workers.digests import digest_rollouts, digest_scores
-from orchestrator.workers.placement import RoleName
 from orchestrator.workers.roles import Host, Inline, Roles
+from orchestrator.workers.spec import RoleName
 from tests import tiny
 
 

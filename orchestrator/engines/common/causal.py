@@ -17,10 +17,9 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from orchestrator.engines.common.attention import READS_PACKED, attention_for
-from orchestrator.engines.common.head_loss import head_logits
+from orchestrator.engines.common.learning import head_logits
 from orchestrator.engines.common.packing import Inputs
-from orchestrator.engines.common.passes import fuse_norms
+from orchestrator.engines.common.passes import READS_PACKED, attention_for, fuse_norms
 from orchestrator.engines.interface import Owner
 from orchestrator.errors import UserError
 from orchestrator.policy.vocabulary import TokenSpace

@@ -64,7 +64,7 @@ def padded(
 def packed(
     prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device
 ) -> Inputs:
-    """One row of all sequences, for attention that takes their bounds (`engines.common.attention`).
+    """One row of all sequences, for attention that takes their bounds (`engines.common.passes`).
 
     Positions restart with each sequence. The bounds have the names under which transformers passes
     them on to attention. The mask is a single value, which that attention does not read: for a

@@ -3,14 +3,172 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
-from orchestrator.engines.common.attention import has_packed_kernel
+# --- registers two attentions with transformers: grouped heads on CPUs, and packed sequences ---
+#
+# With a mask, as always in decoding, transformers copies keys and values for each query head. One
+# token's attention then takes twice as long on a CPU. On GPUs transformers' own choice handles masks.
+#
+# Packed sequences lie one after the other in one row and need no mask. GPUs run PyTorch's
+# `varlen_attn`, a kernel that takes their bounds; it has never been run on a GPU here. CPUs take one
+# sequence after the other.
+
+
+GROUPED = "grouped_sdpa"  # on CPUs
+PACKABLE = "packable_sdpa"  # on GPUs
+READS_PACKED = (GROUPED, PACKABLE)
+KERNEL_CAPABILITY = (8, 0)  # the oldest GPUs with flash attention
+
+
+def attention_for(device: torch.device) -> str:
+    """The name of a device's attention in transformers' registry."""
+    return GROUPED if device.type == "cpu" else PACKABLE
+
+
+def has_packed_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a device has a kernel for packed attention: NVIDIA's from Ampere on, in 16 bits."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    built = torch.backends.cuda.is_flash_attention_available()
+    return built and torch.cuda.get_device_capability(device) >= KERNEL_CAPABILITY
+
+
+def packed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    longest: int,
+    scale: float | None,
+    window: int | None = None,
+) -> Tensor:
+    """Causal attention of each sequence to itself alone, (1, L, heads, D).
+
+    Queries are (1, heads, L, D), keys and values (1, groups, L, D). Sequence i has the positions
+    from `bounds[i]` up to `bounds[i + 1]` (int32); the longest has `longest`. With a `window` a
+    token sees so many positions, its own included. Computed in the dtype of `value`: autocast
+    covers neither way, and leaves queries and keys in float32 after their norms.
+    """
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    if query.device.type == "cpu":
+        parts: list[Tensor] = []
+        for start, end in pairwise(bounds.tolist()):
+            own = slice(start, end)
+            near = None
+            if window is not None and window < end - start:
+                seen = torch.ones(end - start, end - start, dtype=torch.bool)
+                near = seen.tril() & seen.triu(1 - window)
+            parts.append(
+                scaled_dot_product_attention(
+                    query[:, :, own],
+                    key[:, :, own],
+                    value[:, :, own],
+                    attn_mask=near,
+                    scale=scale,
+                    is_causal=near is None,
+                    enable_gqa=True,
+                )
+            )
+        return torch.cat(parts, 2).transpose(1, 2)
+    # The kernel takes (L, heads, D), all sequences one after the other.
+    output = varlen_attn(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        bounds,
+        bounds,
+        longest,
+        longest,
+        scale=scale,
+        # Tokens to the left and to the right; -1 is any number.
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=True,
+    )
+    assert isinstance(output, Tensor)
+    return output[None]
+
+
+def _packed(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, passed: dict[str, Any]
+) -> Tensor:
+    """`packed_attention` with the bounds, and a layer's window, as transformers passed them."""
+    return packed_attention(
+        query,
+        key,
+        value,
+        passed["cu_seq_lens_q"],
+        passed["max_length_q"],
+        scale,
+        passed.get("sliding_window"),
+    )
+
+
+def _grouped(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention without copies of keys and values, (B, n, heads, D).
+
+    Queries are (B, heads, n, D), keys and values (B, groups, L, D), the bool mask (B, 1, n, L).
+    """
+    if "cu_seq_lens_q" in kwargs:
+        return _packed(query, key, value, scaling, kwargs), None
+    rows, heads, fed, width = query.shape
+    if fed == 1:
+        # All heads of a group see the same slots. One token's heads can therefore act as queries of
+        # their group: one product per group instead of one per head. The mask (B, 1, 1, L)
+        # broadcasts.
+        query = query.view(rows, key.shape[1], heads // key.shape[1], width)
+    output = scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=dropout,
+        scale=scaling,
+        is_causal=fed > 1 and attention_mask is None,
+        enable_gqa=True,
+    )
+    return output.reshape(rows, heads, fed, width).transpose(1, 2).contiguous(), None
+
+
+def _packable(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention of the same shapes, with packed sequences handled here."""
+    if "cu_seq_lens_q" in kwargs:
+        return _packed(query, key, value, kwargs.get("scaling"), kwargs), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+for _name, _attention in ((GROUPED, _grouped), (PACKABLE, _packable)):
+    AttentionInterface.register(_name, _attention)
+    AttentionMaskInterface.register(_name, sdpa_mask)
+
+
+# --- options of the forward and backward passes of scoring and learning, by device ---
 
 
 @dataclass(frozen=True)

@@ -15,26 +15,25 @@ import torch
 from orchestrator.engines import memory
 from orchestrator.engines.budget import blending_requests, fitting_round
 from orchestrator.engines.catalog import LONGEST_ROUND
-from orchestrator.engines.common.record import Record
+from orchestrator.engines.common.rounds import Record
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
-from orchestrator.engines.sglang.attention import attention_backend
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
-from orchestrator.engines.sglang.calls import (
+from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, capability, settings
+from orchestrator.engines.sglang.process import (
     ROWS,
     Answer,
     Ask,
     Drawing,
+    EngineProcess,
     Generate,
     Second,
     Settings,
 )
-from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, capability, settings
-from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.engines.sglang.toolchain import attention_backend
 from orchestrator.errors import NotFinite
-from orchestrator.policy.draft_length import arithmetic_cost, draft_length
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Behavior, TrustRegion
+from orchestrator.policy.spec import Behavior, TrustRegion, arithmetic_cost, draft_length
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import verify_files
 from orchestrator.rollouts import Request, Rollouts

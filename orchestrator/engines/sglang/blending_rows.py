@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, distributed
 
-from orchestrator.engines.common.record import Kept
+from orchestrator.engines.common.rounds import Kept
 from orchestrator.policy import spec
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Behavior
@@ -143,3 +143,17 @@ def kept_of_records(records: NDArray[np.void], behavior: Behavior, support: int)
         support_ids=column("support_ids").long() if support else None,
         teacher=teacher,
     )
+
+
+# --- keeps the shards of one engine, which split every layer between them, on the same tokens ---
+
+
+def agreed(tokens: Tensor, shards: Any) -> Tensor:
+    """Broadcast the first shard's tokens to all shards, in place; `shards` is their process group.
+
+    All shards draw from the same logits. But GPUs may sum in different orders and so change a rare
+    draw, and shards with different tokens would wait for each other forever.
+    """
+    if distributed.get_world_size(shards) > 1:
+        distributed.broadcast(tokens, distributed.get_global_rank(shards, 0), group=shards)
+    return tokens

@@ -18,23 +18,19 @@ from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import granted, moves_away
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
-from orchestrator.engines.sglang.attention import (
-    Capability,
-    attention_backend,
-    draws_by_kernel,
-)
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
-from orchestrator.engines.sglang.calls import (
+from orchestrator.engines.sglang.process import (
     ROWS,
     Answer,
     Ask,
     Draw,
     Drawing,
+    EngineProcess,
     Generate,
     Settings,
     leaner,
 )
-from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.engines.sglang.toolchain import Capability, attention_backend, draws_by_kernel
 from orchestrator.errors import EngineLost, EngineOutOfMemory, NotFinite, UserError
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Behavior, Student, Tempered

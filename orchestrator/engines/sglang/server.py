@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from orchestrator.engines.sglang import private
-from orchestrator.engines.sglang.calls import (
+from orchestrator.engines.sglang.process import (
     KEPT,
     Answer,
     Ask,

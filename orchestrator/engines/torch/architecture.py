@@ -24,11 +24,10 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from orchestrator.engines.common.attention import GROUPED, PACKABLE
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.packing import inputs
-from orchestrator.engines.common.passes import fuse_norms
-from orchestrator.engines.torch.stream import Stream
+from orchestrator.engines.common.passes import GROUPED, PACKABLE, fuse_norms
+from orchestrator.engines.torch.decoding import Stream
 from orchestrator.liveness.children import Parent, serve
 from orchestrator.policy.vocabulary import TokenSpace
 

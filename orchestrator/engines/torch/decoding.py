@@ -14,22 +14,269 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
+from transformers import Cache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer
 
 from orchestrator.engines.budget import slots_of
 from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.common.causal import CausalModel
-from orchestrator.engines.common.record import Record
-from orchestrator.engines.common.rounds import Round, judge, kept_of
-from orchestrator.engines.torch.stream import Stream
+from orchestrator.engines.common.rounds import Record, Round, judge, kept_of
 from orchestrator.errors import NotFinite
 from orchestrator.liveness import pulse
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import JUDGED, Role, uniforms
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts
+
+# --- keys and values of a model's layers in buffers that grow by blocks, so that appending is cheap ---
+#
+# A transformers cache copies all keys and values for each new token; these buffers copy only the new
+# ones.
+#
+# Shapes: B rows, G key-value heads, L slots in use, D head dimension.
+
+
+BLOCK = 16  # slots; a buffer grows by one block, or by a quarter where that is more
+
+
+class SlotLayer(DynamicLayer):
+    """One layer: `keys` and `values` (B, G, L, D) are views of the slots in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: list[Tensor] = []
+        self._width = 0
+        self._reserved = 0  # slots to allocate at once
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append keys and values (B, G, n, D); returns all of them so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        width = self._width + key_states.shape[2]
+        if not self._buffers or width > self._buffers[0].shape[2]:
+            self._grow((key_states, value_states), width)
+        keys, values = self._buffers
+        keys[:, :, self._width : width] = key_states
+        values[:, :, self._width : width] = value_states
+        self._use(width)
+        return cast(Tensor, self.keys), cast(Tensor, self.values)
+
+    def crop(self, max_length: int) -> None:
+        """Forget the last −`max_length` slots."""
+        assert max_length < 0
+        self._use(self._width + max_length)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep `rows` (int64 indices), which may repeat."""
+        self._buffers = [buffer[rows] for buffer in self._buffers]
+        if self._buffers:
+            self._use(self._width)
+
+    def reorder(self, order: Tensor) -> None:
+        """Keep the slots `order` (B, n) of each row, in that order."""
+        index = order[:, None, :, None]
+        for buffer in self._buffers:
+            # `gather` copies before the slots are overwritten.
+            moved = buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3]))
+            buffer[:, :, : order.shape[1]] = moved
+        self._use(order.shape[1])
+
+    def reserve(self, slots: int) -> None:
+        """Allocate `slots` now: the buffers do not grow up to that number."""
+        self._reserved = slots
+        if self._buffers and self._buffers[0].shape[2] < slots:
+            self._grow((self._buffers[0], self._buffers[1]), self._width)
+            self._use(self._width)  # frees the old buffers
+
+    def _grow(self, fresh: tuple[Tensor, Tensor], width: int) -> None:
+        """Make buffers for `width` slots: the reservation, or with spare slots, to grow rarely.
+
+        `fresh` are keys and values of the shape and dtype of the buffers.
+        """
+        capacity = self._reserved if width <= self._reserved else width + max(BLOCK, width // 4)
+        grown: list[Tensor] = []
+        for index, states in enumerate(fresh):
+            rows, groups, _, size = states.shape
+            buffer = states.new_empty(rows, groups, capacity, size)
+            if self._buffers:
+                buffer[:, :, : self._width] = self._buffers[index][:, :, : self._width]
+            grown.append(buffer)
+        self._buffers = grown
+
+    def _use(self, width: int) -> None:
+        keys, values = self._buffers
+        self._width = width
+        self.keys = keys[:, :, :width]
+        self.values = values[:, :, :width]
+
+
+def windows(config: PretrainedConfig) -> dict[str, int | None]:
+    """The positions that a token sees, its own included, in layers of each kind; None for all.
+
+    Raises ValueError for layers without keys and values of each token, such as recurrent ones.
+    """
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or [])
+    if not kinds:
+        return {"": window}
+    if not kinds <= {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            f"layer_types {sorted(kinds)}; only full_attention and sliding_attention can be "
+            "decoded in drafts"
+        )
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+
+
+class SlotCache(Cache):
+    """A transformers cache of `SlotLayer`s; the caller's masks hide what lies before a window."""
+
+    def __init__(self, config: PretrainedConfig):
+        self._slots = [SlotLayer() for _ in range(config.num_hidden_layers)]
+        super().__init__(layers=list(self._slots))
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep `rows` (int64 indices), which may repeat."""
+        for layer in self._slots:
+            layer.keep(rows)
+
+    def reserve(self, slots: int) -> None:
+        """Allocate `slots` in every layer now; see `SlotLayer.reserve`."""
+        for layer in self._slots:
+            layer.reserve(slots)
+
+    def reorder(self, order: Tensor) -> None:
+        """Keep the slots `order` (B, n) of each row, in that order."""
+        for layer in self._slots:
+            layer.reorder(order)
+
+
+# --- one model's KV cache for a batch of sequences in decoding, with slots that can be taken back ---
+#
+# A stream holds all tokens of a row but its last, the pending one. Feeding the pending token and
+# drafts after it gives the distributions at those prefixes. Slots of rejected drafts are masked, and
+# the cache is compacted when too many slots are dead.
+#
+# Shapes: B rows, n fed tokens, L cache slots, V vocabulary rows.
+
+
+DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attending over them
+
+
+class Stream:
+    """One model's view of the batch. Positions are explicit: masked slots shift no later tokens.
+
+    With `slots`, the cache has this size in each row from the beginning, and is compacted before it
+    would grow.
+    """
+
+    def __init__(
+        self, causal: CausalModel, prompts: list[tuple[int, ...]], slots: int | None = None
+    ):
+        self._causal = causal
+        self._slots = slots
+        self._windows = windows(causal.model.config)
+        self._cache = SlotCache(causal.model.config)
+        # Samples of one prompt share its pass: only distinct prompts are rows at first.
+        held = [prompt[:-1] for prompt in prompts]
+        distinct = list(dict.fromkeys(held))
+        width = max(map(len, held))
+        ids = torch.zeros(len(distinct), width, dtype=torch.long)
+        live = torch.zeros_like(ids)
+        row_of: dict[tuple[int, ...], int] = {}
+        for row, tokens in enumerate(distinct):
+            # Padded on the left, so that the next tokens of all rows share a column.
+            ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
+            live[row, width - len(tokens) :] = 1
+            row_of[tokens] = row
+        self._live = live.to(causal.device)
+        # The logits of this pass are not read: the last prompt token is fed later.
+        if width:
+            self._forward(ids.to(causal.device), (self._live.cumsum(-1) - 1).clamp_min(0), logits=1)
+        self.keep(torch.tensor([row_of[tokens] for tokens in held], device=causal.device))
+        if slots is not None:
+            self._cache.reserve(slots)
+
+    def feed(self, tokens: Tensor) -> Tensor:
+        """Append n tokens (B, n) to every row; returns log-probabilities (B, n, V) after each."""
+        rows, count = tokens.shape
+        if self._slots is not None and self._live.shape[1] + count > self._slots:
+            self._compact()
+        start = self._live.sum(-1, keepdim=True)
+        positions = start + torch.arange(count, device=tokens.device)
+        self._live = torch.cat([self._live, self._live.new_ones(rows, count)], -1)
+        return self._causal.log_prob(self._forward(tokens, positions, logits=count))
+
+    def take_back(self, fed: int, kept: Tensor) -> None:
+        """Of the last `fed` tokens of each row, keep the first `kept` (B,), at least one."""
+        unused = fed - int(kept.max())
+        if unused:
+            self._cache.crop(-unused)
+            self._live = self._live[:, :-unused]
+        # The last `unused` slots are unused in every row, and cut off. Rows that keep fewer than
+        # the longest have dead slots between their tokens: these are masked until compaction pays.
+        columns = torch.arange(fed - unused, device=kept.device)
+        self._live[:, self._live.shape[1] - (fed - unused) :] = (columns < kept[:, None]).long()
+        if float((self._live == 0).float().mean()) > DEAD_SHARE:
+            self._compact()
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep `rows` (int64 indices), which may repeat."""
+        self._cache.keep(rows)
+        self._live = self._live[rows]
+
+    def _compact(self) -> None:
+        """Move each row's live slots to the right, in order, and drop the columns that no row uses."""
+        width = int(self._live.sum(-1).max())
+        # A stable sort of 0s and 1s puts the live slots last and leaves them in their order.
+        order = self._live.argsort(dim=-1, stable=True)[:, -width:]
+        if width == self._live.shape[1]:
+            return
+        self._live = self._live.gather(1, order)
+        self._cache.reorder(order)
+
+    def _forward(self, ids: Tensor, positions: Tensor, logits: int) -> Tensor:
+        """Logits (B, `logits`, V) of the last positions."""
+        hidden = self._causal.hidden(
+            ids,
+            self._masks(ids.shape[1]),
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        return self._causal.head(hidden[:, -logits:])
+
+    def _masks(self, fed: int) -> Tensor | dict[str, Tensor]:
+        """The mask of the last `fed` tokens; one for each kind of layer if there are two."""
+        visible = self._visible(fed)
+        masks: dict[str, Tensor] = {}
+        for kind, window in self._windows.items():
+            masks[kind] = visible
+            if window is not None and window < self._live.shape[1]:
+                positions = self._live.cumsum(-1)
+                distance = positions[:, -fed:, None] - positions[:, None, :]
+                masks[kind] = visible & (distance < window)[:, None]
+        return masks if len(masks) > 1 else masks.popitem()[1]
+
+    def _visible(self, fed: int) -> Tensor:
+        """Slots that the last `fed` tokens attend to: live ones up to their own, (B, 1, fed, L) bool.
+
+        A token always sees itself: padding without any visible slot would get NaN keys and values.
+        """
+        live = self._live.bool()[:, None, None, :]
+        if fed == 1:
+            return live
+        slots = torch.arange(self._live.shape[1], device=self._live.device)
+        own = slots[-fed:, None]
+        return (live & (slots <= own)) | (slots == own)
+
+
+# --- batched decoding on transformers models: the student alone, or with drafts judged by the teacher ---
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from orchestrator.engines.common.learning import Targets
 from orchestrator.engines.common.packing import Inputs, inputs, micro_batches
-from orchestrator.engines.common.rollout_loss import Targets
 from orchestrator.rollouts import Rollouts, TeacherScores
 
 

@@ -2,7 +2,7 @@
 
 verl's own loss hook receives logits, tokens × vocabulary. Here the sharded model's forward pass
 gives hidden states, and ends in a function `read` of them and the LM head, at a point where FSDP
-has gathered the head's rows. `engines.common.head_loss` then computes losses in chunks, and the
+has gathered the head's rows. `engines.common.learning` then computes losses in chunks, and the
 logits never exist as a whole.
 
 Taken from verl: loading into FSDP2 (`FSDPEngine._build_model_optimizer`), the order of an update

@@ -10,37 +10,38 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
 
 from orchestrator.engines.budget import by_kernel
-from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import best_device
-from orchestrator.engines.common.head_loss import head_logits
+from orchestrator.engines.common.learning import Readings, head_logits, measure, summed_objective
 from orchestrator.engines.common.packing import padded
-from orchestrator.engines.common.passes import Passes, fuse_norms
-from orchestrator.engines.common.rollout_loss import Readings, measure, summed_objective
+from orchestrator.engines.common.passes import Passes, attention_for, fuse_norms
 from orchestrator.engines.common.scoring import read_teacher
-from orchestrator.engines.common.store import checked_model
-from orchestrator.engines.common.tensor_digests import digests_of
+from orchestrator.engines.common.store import checked_model, digests_of
 from orchestrator.engines.device import drop_garbage
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
-from orchestrator.engines.verl.shards import SavedRows, own_rows, rank_file
 from orchestrator.liveness import pulse
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.records.files import damaged
+from orchestrator.records.rundir import LEARNER_FOLDER
 from orchestrator.rollouts import TeacherScores
 
 if TYPE_CHECKING:
     from orchestrator.engines.verl.library import ShardedModel
+
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -347,3 +348,69 @@ def join_group(device: torch.device, number: int, ranks: int, meeting: str | Non
     store = alone() if meeting is None else meets(f"{meeting}/store", ranks)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=ranks)
+
+
+# --- A learner's state as files of rows: each rank writes its own, and any number of ranks reads them ---
+#
+# FSDP2 cuts every parameter along its first dimension into one block of ⌈rows ÷ ranks⌉ rows per rank;
+# the last blocks may be shorter or empty. Saving therefore gathers nothing, and shapes alone give the
+# location of rows.
+
+
+REMEDY = "remove the unit's folder; trb submit trains the unit again"
+
+
+def rank_file(folder: Path, rank: int, ranks: int) -> Path:
+    """The file of a rank's part of the learner's state in a checkpoint."""
+    return folder / LEARNER_FOLDER / f"rank_{rank + 1:05d}_of_{ranks:05d}.safetensors"
+
+
+def own_rows(rows: int, rank: int, ranks: int) -> tuple[int, int]:
+    """The range [first, end) of a tensor's `rows` rows that `rank` of `ranks` holds."""
+    block = -(-rows // ranks)
+    return min(rank * block, rows), min((rank + 1) * block, rows)
+
+
+class SavedRows:
+    """The rows that all ranks of an earlier process wrote."""
+
+    def __init__(self, folder: Path):
+        """Open the files of a checkpoint. Raises Damaged if one is missing."""
+        self._folder = folder / LEARNER_FOLDER
+        names = sorted(path.name for path in self._folder.glob("rank_*_of_*.safetensors"))
+        ranks = len(names)
+        if not ranks or names != [rank_file(folder, rank, ranks).name for rank in range(ranks)]:
+            raise damaged(self._folder, "doesn't hold a file of each rank", REMEDY)
+        self._stack = ExitStack()
+        self._files: list[Any] = []
+        for name in names:
+            file = safe_open(self._folder / name, framework="pt")
+            self._files.append(self._stack.enter_context(file))
+        self._keys = set(self._files[0].keys())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def value(self, key: str) -> Tensor:
+        """A tensor that is the same in all ranks' files."""
+        return self._files[0].get_tensor(key)
+
+    def rows(self, key: str, start: int, end: int) -> Tensor:
+        """Rows [start, end) of a tensor from the ranks' files."""
+        parts: list[Tensor] = []
+        offset = 0  # of the file's first row in the whole tensor
+        for file in self._files:
+            part = file.get_slice(key)
+            rows = part.get_shape()[0]
+            first = max(start, offset)
+            last = min(end, offset + rows)
+            if first < last:
+                parts.append(part[first - offset : last - offset])
+            offset += rows
+        if sum(map(len, parts)) != end - start:
+            raise damaged(self._folder, f"has {offset} rows of {key}, not {end} or more", REMEDY)
+        return torch.cat(parts) if parts else self._files[0].get_tensor(key)[:0]
+
+    def close(self) -> None:
+        """Close the files."""
+        self._stack.close()

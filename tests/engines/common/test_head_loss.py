@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common import head_loss
-from orchestrator.engines.common.head_loss import head_logits, summed_loss
+from orchestrator.engines.common import learning
+from orchestrator.engines.common.learning import head_logits, summed_loss
 
 N, H, V, K = 7, 8, 11, 3
 
@@ -22,13 +22,13 @@ def test_the_products_of_gpus_exist_in_the_installed_pytorch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Shapes alone, on tensors without memory: CPUs have no such products."""
-    monkeypatch.setattr(head_loss, "_accumulates_precisely", lambda tensor: True)
-    logits = head_loss._product(empty(N, H), empty(V, H).T)
+    monkeypatch.setattr(learning, "_accumulates_precisely", lambda tensor: True)
+    logits = learning._product(empty(N, H), empty(V, H).T)
     assert (logits.shape, logits.dtype) == ((N, V), torch.float32)
-    gathered = head_loss._product(empty(N, K, H), empty(N, H, 1))
+    gathered = learning._product(empty(N, K, H), empty(N, H, 1))
     assert (gathered.shape, gathered.dtype) == ((N, K, 1), torch.float32)
     total = empty(V, H, dtype=torch.float32)
-    head_loss._add_product(total, empty(N, V).T, empty(N, H))
+    learning._add_product(total, empty(N, V).T, empty(N, H))
     assert total.shape == (V, H)
 
 
@@ -57,8 +57,8 @@ def test_products_in_float32_change_a_loss_by_their_rounding_alone(
         out += exactly(a, b, out_dtype)
 
     on_cpu = results()
-    monkeypatch.setattr(head_loss, "_accumulates_precisely", lambda tensor: True)
-    monkeypatch.setattr(head_loss, "CHUNK_ELEMENTS", {"cpu": chunk})
+    monkeypatch.setattr(learning, "_accumulates_precisely", lambda tensor: True)
+    monkeypatch.setattr(learning, "CHUNK_ELEMENTS", {"cpu": chunk})
     for name, stands_in in (("mm", exactly), ("bmm", exactly), ("addmm", added)):
         monkeypatch.setattr(torch, name, stands_in)
     for ours, theirs in zip(results(), on_cpu, strict=True):
@@ -69,7 +69,7 @@ def test_products_in_float32_change_a_loss_by_their_rounding_alone(
 def test_logits_of_16_bit_factors_are_rounded_once(
     widened: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_loss, "WIDENED", widened)
+    monkeypatch.setattr(learning, "WIDENED", widened)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(3, 2, 16, generator=generator).bfloat16()
     head = torch.randn(37, 16, generator=generator)  # a learner's, wider than the hidden states

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common.attention import PACKABLE, has_packed_kernel, packed_attention
 from orchestrator.engines.common.packing import micro_batches, packed, padded, response_tokens
-from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.passes import PACKABLE, Passes, has_packed_kernel, packed_attention
 from tests import tiny
 
 CPU = torch.device("cpu")

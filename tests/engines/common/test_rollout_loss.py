@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from orchestrator.config import EngineConfig
-from orchestrator.engines.common.rollout_loss import Targets, largest_gap, measure
+from orchestrator.engines.common.learning import Targets, largest_gap, measure
 from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.engine import TorchEngine
+from orchestrator.policy.objective import Recorded
 from orchestrator.policy.spec import Objective
-from orchestrator.policy.token_weights import Recorded
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import concatenate, in_order
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 
 SPACE = TokenSpace(valid=8, student_eos=6, teacher_eos=6)
@@ -37,7 +37,7 @@ def test_the_gap_estimates_the_divergence_of_sampler_and_learner(
     blended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """60,000 tokens of one prefix, drawn from the sampler's policy or from another one."""
-    monkeypatch.setattr("orchestrator.engines.common.rollout_loss.MASS_SAMPLE", 10**6)
+    monkeypatch.setattr("orchestrator.engines.common.learning.MASS_SAMPLE", 10**6)
     generator = torch.Generator().manual_seed(1)
     head = torch.randn(8, 5, generator=generator)
     hidden = torch.randn(1, 5, generator=generator)

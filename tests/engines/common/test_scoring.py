@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.engines.common.attention import attention_for
-from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Behavior, Student

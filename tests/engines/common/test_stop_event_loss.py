@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.engines.common.rollout_loss import Targets, measure, summed_objective
+from orchestrator.engines.common.learning import Targets, measure, summed_objective
+from orchestrator.policy.objective import Recorded
 from orchestrator.policy.spec import Objective
-from orchestrator.policy.token_weights import Recorded
 from orchestrator.policy.vocabulary import TokenSpace
 
 TOKENS, HIDDEN, SIZE, VALID, SUPPORT = 40, 5, 12, 11, 4

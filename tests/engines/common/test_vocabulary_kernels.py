@@ -22,7 +22,7 @@ from orchestrator.engines.common.rounds import teacher_statistics
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
-from orchestrator.engines.sglang.calls import ROWS, Draw
+from orchestrator.engines.sglang.process import ROWS, Draw
 from orchestrator.policy.vocabulary import TokenSpace
 from tests.engines.installed import skip_without
 from tests.sweeps import ROOT

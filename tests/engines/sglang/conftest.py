@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.engines.interface import Job
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.engines.installed import skip_without
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engines.sglang.calls import Digest, Load, LoadTensors, Settings
+from orchestrator.engines.sglang.process import Digest, Load, LoadTensors, Settings
 from orchestrator.liveness.children import Parent, serve
 
 CARD_HOLDS = "TRB_TEST_CARD_HOLDS"  # tokens

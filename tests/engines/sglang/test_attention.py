@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.config import AttentionName
-from orchestrator.engines.sglang.attention import (
+from orchestrator.engines.sglang.toolchain import (
     Capability,
     attention_backend,
     draws_by_kernel,
-    environment,
+    kernel_environment,
 )
 from orchestrator.errors import UserError
 
@@ -44,14 +44,14 @@ def test_what_was_asked_for_is_taken(asked: AttentionName) -> None:
 def test_without_a_gpu_torch_or_the_interpreter() -> None:
     assert attention_backend(None, "float32", None) == "torch_native"
     assert attention_backend("triton", "float32", None) == "triton"
-    assert environment("triton", "float32", gpu=False)["TRITON_INTERPRET"] == "1"
-    assert "TRITON_INTERPRET" not in environment("triton", "float32", gpu=True)
-    assert "TRITON_INTERPRET" not in environment("torch_native", "float32", gpu=False)
+    assert kernel_environment("triton", "float32", gpu=False)["TRITON_INTERPRET"] == "1"
+    assert "TRITON_INTERPRET" not in kernel_environment("triton", "float32", gpu=True)
+    assert "TRITON_INTERPRET" not in kernel_environment("torch_native", "float32", gpu=False)
 
 
 def test_float32_is_not_rounded_to_tf32() -> None:
-    assert environment("triton", "float32", gpu=True) == {"TRITON_F32_DEFAULT": "ieee"}
-    assert environment(None, "bfloat16", gpu=True) == {}
+    assert kernel_environment("triton", "float32", gpu=True) == {"TRITON_F32_DEFAULT": "ieee"}
+    assert kernel_environment(None, "bfloat16", gpu=True) == {}
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.engines.common.tensor_digests import digests_of
+from orchestrator.engines.common.store import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.sglang.blending import SglangStudent, blending_settings
 from orchestrator.engines.sglang.blending_rows import Order
-from orchestrator.engines.sglang.calls import CACHED, RETRACTIONS, Ask, Generate
-from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.engines.sglang.process import CACHED, RETRACTIONS, Ask, EngineProcess, Generate
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TeacherPrefix, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.engines.torch.test_decoding import two_token_law
 from tests.policy import reference

@@ -14,17 +14,16 @@ import torch
 
 from orchestrator.config import Runtime
 from orchestrator.engines import budget
-from orchestrator.engines.common.record import Kept
-from orchestrator.engines.common.rounds import Round, judge, kept_of
+from orchestrator.engines.common.rounds import Kept, Round, judge, kept_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.sglang import blending, engine
 from orchestrator.engines.sglang.blending import SglangStudent
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, pack, row_type, unpack
-from orchestrator.engines.sglang.calls import ROWS, Answer, Generate, Settings
+from orchestrator.engines.sglang.process import ROWS, Answer, Generate, Settings
 from orchestrator.errors import NotFinite
 from orchestrator.policy.spec import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 
 BLENDED = [behavior for behavior in tiny.BEHAVIORS if behavior.needs_teacher]

@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
-from orchestrator.engines.common.tensor_digests import digests_of
+from orchestrator.engines.common.store import digests_of
 from orchestrator.engines.interface import Job, Limits, WeightsRef
 from orchestrator.engines.sglang import engine as module
 from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler
@@ -274,7 +274,7 @@ WORKER = """
 import sys, time
 from pathlib import Path
 from orchestrator.engines.sglang.engine import open_engine
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.sweeps import ROOT
 sampler = open_engine(job_of(tiny.worker_spec(Path(sys.argv[1])))).sampler()

@@ -14,8 +14,8 @@ from scipy import stats
 
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
-from orchestrator.engines.sglang.calls import ROWS, Draw, Settings
 from orchestrator.engines.sglang.engine import seed_of
+from orchestrator.engines.sglang.process import ROWS, Draw, Settings
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.sweep.failures import failure_of

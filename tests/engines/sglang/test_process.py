@@ -21,15 +21,13 @@ from orchestrator.engines.memory import Gpus
 from orchestrator.engines.sglang import engine as engine_module
 from orchestrator.engines.sglang import process
 from orchestrator.engines.sglang.blending import SglangStudent
-from orchestrator.engines.sglang.calls import LoadTensors, Settings, leaner
 from orchestrator.engines.sglang.engine import SglangSampler
-from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.engines.sglang.process import EngineProcess, LoadTensors, Settings, leaner
 from orchestrator.errors import EngineLost, EngineOutOfMemory
 from orchestrator.policy.spec import Student, TrustRegion
 from orchestrator.sweep.failures import failure_of
-from orchestrator.sweep.training_process import leaner as leaner_spec
-from orchestrator.workers.engines import job_of
-from orchestrator.workers.generation import RolloutWorker
+from orchestrator.sweep.processes import leaner as leaner_spec
+from orchestrator.workers.members import RolloutWorker, job_of
 from tests import tiny
 from tests.engines.sglang.fake_engine import CARD_HOLDS, HANGS
 from tests.sweeps import ROOT

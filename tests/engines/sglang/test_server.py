@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.sglang import private, server
-from orchestrator.engines.sglang.calls import Answer, Ask, Draw, Generate, Load, Settings
+from orchestrator.engines.sglang.process import Answer, Ask, Draw, Generate, Load, Settings
 from orchestrator.liveness.children import Parent
 
 WEIGHTS = Load("/weights", "1-step0")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from orchestrator.engines.common.causal import log_probs_of
-from orchestrator.engines.common.tensor_digests import digests_of
+from orchestrator.engines.common.store import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.memory import Gpus
 from orchestrator.engines.sglang.blending import SglangStudent
@@ -23,7 +23,7 @@ from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Student, TrustRegion
 from orchestrator.rollouts import concatenate, in_order
 from orchestrator.workers.canary import canary_ids
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.engines.installed import skip_without
 from tests.engines.sglang.test_engine import check_against, log_p_after

@@ -17,8 +17,7 @@ from orchestrator.config import Runtime
 from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.sglang import engine as module
 from orchestrator.engines.sglang import toolchain
-from orchestrator.engines.sglang.calls import Settings
-from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.engines.sglang.process import EngineProcess, Settings
 from orchestrator.errors import EngineLost
 from orchestrator.experiment.load import load_setup
 from tests.engines.installed import skip_without

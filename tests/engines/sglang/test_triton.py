@@ -21,7 +21,7 @@ from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.rollouts import Rollouts, concatenate, in_order
-from orchestrator.workers.engines import job_of
+from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.engines.installed import skip_without
 

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from orchestrator.engines.common import causal, passes
 from orchestrator.engines.interface import Engine, Limits, Lora, Sampler, WeightsRef
-from orchestrator.engines.torch import architecture, stream
-from orchestrator.engines.torch.lora import add_adapters, merged_weights, trainable
+from orchestrator.engines.torch import architecture, decoding
+from orchestrator.engines.torch.trainer import add_adapters, merged_weights, trainable
 from orchestrator.models.folders import shape_of
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
 from orchestrator.rollouts import concatenate, in_order
@@ -94,7 +94,7 @@ def test_an_architecture_that_a_pass_leaves_something_out_of_is_found(
     ("name", "module", "function", "instead"),
     [
         ("granite", causal, "logit_scale", lambda config: 1.0),
-        ("mistral-window", stream, "windows", lambda config: {"": None}),
+        ("mistral-window", decoding, "windows", lambda config: {"": None}),
         ("cohere", passes, "fuse_norms", None),
     ],
 )

@@ -13,9 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import Optimizer, Shape
-from orchestrator.engines.common.attention import attention_for
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
-from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.interface import Lora
 from orchestrator.engines.memory import adapter_parameters
 from orchestrator.engines.torch.decoding import Decoding, generate

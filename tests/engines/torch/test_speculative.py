@@ -22,13 +22,12 @@ from torch import Tensor
 
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.interface import Limits
+from orchestrator.engines.torch import decoding
 from orchestrator.engines.torch import decoding as torch_rollout
-from orchestrator.engines.torch import stream
-from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.engines.torch.stream import Stream
-from orchestrator.policy.draft_length import LONGEST_DRAFT, draft_length, least_acceptance
+from orchestrator.engines.torch.decoding import Decoding, Stream, generate
 from orchestrator.policy.randomness import JUDGED, SequenceKey, uniforms
 from orchestrator.policy.spec import (
+    LONGEST_DRAFT,
     Behavior,
     Fusion,
     Student,
@@ -36,6 +35,8 @@ from orchestrator.policy.spec import (
     TeacherPrefix,
     Tempered,
     TrustRegion,
+    draft_length,
+    least_acceptance,
 )
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import SURVIVED, Request, Rollouts, concatenate
@@ -498,7 +499,7 @@ class Watched(Stream):
         assert torch.equal(live, before - fed + kept)
         assert self._cache.get_seq_length() == width
         dead = 1 - float(live.sum()) / self._live.numel()
-        assert dead <= stream.DEAD_SHARE or width == int(live.max())
+        assert dead <= decoding.DEAD_SHARE or width == int(live.max())
 
     def _compact(self) -> None:
         before = self._live.shape[1]

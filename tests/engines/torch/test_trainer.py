@@ -19,11 +19,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import ObjectiveName, Optimizer
-from orchestrator.engines.common import attention, offload
-from orchestrator.engines.common.attention import attention_for
+from orchestrator.engines.common import passes, store
 from orchestrator.engines.common.causal import CausalModel, load_model
-from orchestrator.engines.common.learning_rate import learning_rate
-from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.learning import learning_rate
+from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.decoding import Decoding, generate
@@ -53,7 +52,7 @@ from orchestrator.policy.spec import (
 )
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
-from orchestrator.workers.generation import support_size
+from orchestrator.workers.members import support_size
 from tests import tiny
 
 TOP_K, ENOUGH, STEPS = 4, 10_000, 3
@@ -384,20 +383,20 @@ def test_the_passes_of_gpus_give_the_gradients_of_those_of_cpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packed: list[int] = []  # tokens of each packed attention
-    plain = attention.packed_attention
+    plain = passes.packed_attention
 
     def counted(query: Tensor, *others: Any, **named: Any) -> Tensor:
         packed.append(query.shape[2])
         return plain(query, *others, **named)
 
-    monkeypatch.setattr(attention, "packed_attention", counted)
+    monkeypatch.setattr(passes, "packed_attention", counted)
     # Adam's first update has the size of the rate in every weight; with a large eps it follows the
     # gradient instead.
     optimizer = replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6)
     moved = []
-    for passes in (Passes(), Passes(packed=True, checkpointing=True, lean=lean)):
+    for chosen in (Passes(), Passes(packed=True, checkpointing=True, lean=lean)):
         assert not packed
-        engine, student = learner(30, optimizer, dtype=dtype, passes=passes)
+        engine, student = learner(30, optimizer, dtype=dtype, passes=chosen)
         before = weights_of(student)
         engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
         moved.append(
@@ -766,21 +765,21 @@ def test_a_learner_that_takes_turns_rests_on_the_host_and_learns_the_same_bytes(
 def test_buffers_of_the_host_are_shared_and_little_larger_than_their_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(offload, "BUFFER_BYTES", 4096)
+    monkeypatch.setattr(store, "BUFFER_BYTES", 4096)
     sizes = {
         f"{number}": size for number, size in enumerate([700, 5000, 1, 2048, 2048, 900, 300, 256])
     }
-    shared = offload.buffers(sizes)
+    shared = store.buffers(sizes)
     places = {key: aligned for tensors in shared for key, aligned in tensors}
     assert places.keys() == sizes.keys()
     assert sum(len(tensors) for tensors in shared) == len(sizes)
     for key, aligned in places.items():
-        assert 0 <= aligned - sizes[key] < offload.ALIGNMENT
-        assert aligned % offload.ALIGNMENT == 0
+        assert 0 <= aligned - sizes[key] < store.ALIGNMENT
+        assert aligned % store.ALIGNMENT == 0
     held = [sum(aligned for _, aligned in tensors) for tensors in shared]
     assert sorted(held, reverse=True) == [5120, 4096, 2816]
     assert all(len(tensors) == 1 for tensors, size in zip(shared, held, strict=True) if size > 4096)
-    assert offload.buffers({}) == []
+    assert store.buffers({}) == []
 
 
 def test_a_learner_rests_in_few_buffers(rollouts: Rollouts) -> None:
@@ -789,11 +788,11 @@ def test_a_learner_rests_in_few_buffers(rollouts: Rollouts) -> None:
     trainer.step(rollouts, rollouts.teacher, Objective("nll"), 0)
     storages = set[int]()
     for parameter in student.model.parameters():
-        moments = (trainer._adamw.state[parameter][key] for key in offload.MOMENTS)
+        moments = (trainer._adamw.state[parameter][key] for key in store.MOMENTS)
         for tensor in (parameter.data, *moments):
             assert (
-                tensor.data_ptr() % offload.ALIGNMENT
-                == tensor.untyped_storage().data_ptr() % offload.ALIGNMENT
+                tensor.data_ptr() % store.ALIGNMENT
+                == tensor.untyped_storage().data_ptr() % store.ALIGNMENT
             )
             storages.add(tensor.untyped_storage().data_ptr())
     assert len(storages) == 2, "one of the weights, and one of the moments that came later"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.engines.verl.engine import SeveralRanks
 from orchestrator.engines.verl.rank import Rank
-from orchestrator.engines.verl.ranks import SeveralRanks
 from orchestrator.errors import RankLost
 from orchestrator.sweep.failures import failure_of
 from tests.sockets import listening_addresses

@@ -1,22 +1,116 @@
-"""The roles that generate and score: rollout and teacher.
-
-Their calls are pure in (weights, requests, behavior): a lost call may be repeated.
-"""
+"""The engines of one process, each opened when a role first needs it."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from pathlib import Path
 
-from orchestrator.config import Setup
-from orchestrator.engines.interface import Limits, Sampler, Scorer, WeightsRef
-from orchestrator.experiment.methods import behavior_at
+from orchestrator.config import RoleName, Setup
+from orchestrator.engines.catalog import open_engine, sampler_of
+from orchestrator.engines.device import hide_gpus
+from orchestrator.engines.interface import (
+    Engine,
+    Job,
+    Limits,
+    Lora,
+    Sampler,
+    Scorer,
+    Trainer,
+    WeightsRef,
+)
+from orchestrator.engines.memory import Gpus, Situation
+from orchestrator.engines.tokenizer import open_tokenizer
+from orchestrator.experiment.methods import behavior_at, needs_teacher
+from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Role, uniforms
-from orchestrator.policy.spec import Behavior, Student, TeacherSequences
+from orchestrator.policy.spec import Behavior, Objective, Student, TeacherSequences
+from orchestrator.records.files import pretty
+from orchestrator.records.rundir import CANARY
 from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate, in_order
+from orchestrator.workers.canary import canary, canary_sequences
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest, digest_rollouts, digest_scores
-from orchestrator.workers.engines import Engines
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.spec import WorkerSpec, ranks
+
+
+class Engines:
+    """The engines behind a trial's roles in this process. Roles on one engine share its models."""
+
+    def __init__(self, spec: WorkerSpec):
+        if not spec.unit.placement.gpus:
+            hide_gpus()
+        self._spec = spec
+        self._opened: dict[str, Engine] = {}
+
+    def sampler_name(self, behavior: Behavior) -> str:
+        """The engine that samples from a behavior: the setup's, unless it cannot blend but must."""
+        return sampler_of(self._spec.setup.engine.sampler, behavior.needs_teacher)
+
+    def sampler(self, name: str) -> Sampler:
+        """The student, sampling on the engine of that name."""
+        return self._engine(name, "rollout").sampler()
+
+    def answering_teacher(self) -> Sampler:
+        """The teacher, answering prompts itself."""
+        return self._engine(self._spec.setup.engine.sampler, "teacher").sampler("teacher")
+
+    def scorer(self) -> Scorer:
+        """The teacher, scoring: on the trainer's engine, since it reads prefixes as training does."""
+        return self._engine(self._spec.setup.engine.trainer, "teacher").scorer()
+
+    def trainer(self) -> Trainer:
+        """The student in training."""
+        return self._engine(self._spec.setup.engine.trainer, "learner").trainer()
+
+    def close(self) -> None:
+        """Close all engines."""
+        for engine in self._opened.values():
+            engine.close()
+        self._opened.clear()
+
+    def _engine(self, name: str, role: RoleName) -> Engine:
+        if name not in self._opened:  # roles of one process have the same GPUs, and share one job
+            self._opened[name] = open_engine(name, job_of(self._spec, role))
+        return self._opened[name]
+
+
+def lora_of(unit: Unit) -> Lora | None:
+    """The adapters that a supervised stage trains; None for a stage of all weights, and for trials."""
+    if not unit.is_supervised or not unit.knobs:
+        return None
+    rank = unit.knobs["rank"]
+    return Lora(rank, alpha=rank, lr=unit.knobs["lr"], seed=unit.seed)
+
+
+def sampling_of(unit: Unit) -> tuple[Situation, ...]:
+    """The situations in which a unit samples while it trains (`engines.budget`)."""
+    if unit.is_supervised:
+        return ("answering",)
+    blends = {needs_teacher(unit.method, unit.knobs, step) for step in range(unit.steps)}
+    return tuple("blending" if each else "decoding" for each in sorted(blends))
+
+
+def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
+    """The job for which a unit's engines are opened in the process of `role`."""
+    unit = spec.unit
+    return Job(
+        spec.setup,
+        spec.runtime,
+        spec.initial,
+        spec.teacher,
+        unit.steps,
+        ranks=ranks(unit.placement, role),
+        on=Gpus.of(unit.placement, role),
+        takes_turns=unit.placement.takes_turns,
+        lora=lora_of(unit),
+        sampling=sampling_of(unit),
+        shortages=spec.shortages,
+    )
+
+
+# --- the roles that generate and score: rollout and teacher ---
+#
+# Their calls are pure in (weights, requests, behavior): a lost call may be repeated.
 
 
 class RolloutWorker:
@@ -141,3 +235,44 @@ def by_behavior(requests: list[Request], behavior: Behavior) -> dict[Behavior, l
 def support_size(setup: Setup) -> int:
     """k of the top-k support; the whole vocabulary for the objective `full`."""
     return setup.vocabulary.valid if setup.training.objective == "full" else setup.training.top_k
+
+
+# --- the role that trains the student ---
+
+
+class LearnerWorker:
+    """A student in training. Calls change it; a lost one is rebuilt from the last checkpoint."""
+
+    def __init__(self, spec: WorkerSpec, engines: Engines):
+        self._spec = spec
+        self._trainer = engines.trainer()
+
+    @functools.cached_property
+    def _canary_sequences(self) -> list[list[int]]:
+        return canary_sequences(self._spec.setup, open_tokenizer(self._spec.teacher))
+
+    def start(self) -> None:
+        """Do nothing: the constructor has loaded the student."""
+
+    def step(
+        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
+    ) -> dict[str, float]:
+        """Make one update, towards `scores` or the rollouts' own scores; see `Trainer.step`."""
+        return self._trainer.step(rollouts, scores or rollouts.teacher, goal, step)
+
+    def publish(self, step: int) -> WeightsRef:
+        """The weights after `step` steps, for the rollout role."""
+        return self._trainer.publish(step)
+
+    def save(self, folder: str) -> None:
+        """Write the model in Hugging Face layout, its canary, and the learner's state."""
+        tensors = self._trainer.export(Path(folder))
+        sequences = self._canary_sequences
+        log_probs = [self._trainer.log_probs(ids) for ids in sequences]
+        written = canary(sequences, log_probs, tensors)
+        (Path(folder) / CANARY).write_text(pretty(written), encoding="utf-8")
+        self._trainer.save(Path(folder))
+
+    def restore(self, folder: str) -> None:
+        """Continue from the files that `save` wrote."""
+        self._trainer.restore(Path(folder))
