@@ -4,7 +4,7 @@ nothing imports torch.
 Rooms by floors, the lowest first; `tests/test_layout.py` reads this table.
 
     numbers, labels, costs
-    scores
+    facts
     probe, table
     frames, figures
     report, results

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.costs import TrainingCost, unit_cost
+from analysis.facts.evidence import setting_text
 from analysis.labels import AVERAGE, BASE
-from analysis.scores.evidence import setting_text
 from analysis.table.evidence_columns import TYPES, evidence_values
 from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import FRESH
@@ -159,7 +159,7 @@ def evidence(table: Table) -> pd.DataFrame:
         for column, cell in zip(table.columns, row.cells, strict=True):
             score = None if cell.value is None else float(cell.value)
             where = {"method": row.method, "setup": column.setup, "benchmark": column.benchmark}
-            known = table.evidence.find(column.setup, row.method) if table.evidence else None
+            known = table.facts.find(column.setup, row.method) if table.facts else None
             values = evidence_values(known, column.benchmark) if known else {}
             rows.append(where | {table.metric.column: score} | values)
     return _frame(rows, CELL_COLUMNS | {table.metric.column: NUMBER} | TYPES)
@@ -173,7 +173,7 @@ def confirmed(table: Table) -> pd.DataFrame:
     `p_value_holm`.
     """
     rows = []
-    for row in table.evidence.confirmed if table.evidence else ():
+    for row in table.facts.confirmed if table.facts else ():
         for benchmark, column in row.columns.items():
             values: dict[str, Any] = {"method": row.method, "setup": row.setup}
             values |= {"benchmark": benchmark, table.metric.column: float(column.score.value)}
@@ -198,7 +198,7 @@ def across_setups(table: Table) -> pd.DataFrame:
     Empty with one setup. `ahead` counts the setups in which its mean is higher than vanilla's.
     """
     rows = []
-    for row in table.evidence.across if table.evidence else ():
+    for row in table.facts.across if table.facts else ():
         limits, gap = row.difference.estimate.interval, row.difference
         numbers = (gap.estimate.value, limits.low, limits.high, gap.p_value, gap.holm)
         values: dict[str, Any] = {"method": row.method, "setups": row.setups, "ahead": row.ahead}
@@ -213,7 +213,7 @@ def costs(table: Table) -> pd.DataFrame:
     `amount` is the equal cost in the unit of `measure`; times are in seconds.
     """
     rows = []
-    for of_setup in table.evidence.costs if table.evidence else ():
+    for of_setup in table.facts.costs if table.facts else ():
         for row in of_setup.rows:
             values: dict[str, Any] = {"method": row.method, "setup": row.setup, "step": row.step}
             values["hardware"] = "; ".join(row.hardware)

@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.scores.assess import seed_spreads, to_reference
-from analysis.scores.candidates import Candidate
+from analysis.facts.assess import seed_spreads, to_reference
+from analysis.facts.candidates import Candidate
 from orchestrator.selection import significance
 from orchestrator.selection.confirmation import LOOKS, NOMINAL_LEVEL, open_methods
 from orchestrator.selection.scores import Tally

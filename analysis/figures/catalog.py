@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from analysis.facts import curves
+from analysis.facts.candidates import select
 from analysis.figures import (
     continuation,
     cost,
-    curves,
     diagnostics,
     entropy,
     overview,
@@ -20,7 +21,6 @@ from analysis.figures import (
 from analysis.figures.picture import Picture, SetupRuns
 from analysis.figures.style import WIDTH
 from analysis.labels import setup_title
-from analysis.table import build
 from orchestrator.selection.study import Study
 
 MAPPED = 3  # setups from which on the map is drawn; two are compared as well in the table
@@ -31,7 +31,7 @@ FIGURES = (trajectories, cost, entropy, sweep, tradeoff, diagnostics, continuati
 def pictures(study: Study, width: float = WIDTH) -> Iterator[Picture]:
     """The map of many setups and the figures of each, `width` inches wide, drawn when asked for."""
     if len(study.experiment.setups) >= MAPPED:
-        yield replace(setup_map.picture(study, build.select(study)), width=width)
+        yield replace(setup_map.picture(study, select(study)), width=width)
     for data in _setups(study):
         for figure in FIGURES:
             yield replace(figure.picture(data), width=width)
@@ -43,8 +43,8 @@ def trajectory_pictures(study: Study) -> Iterator[Picture]:
 
 
 def _setups(study: Study) -> Iterator[SetupRuns]:
-    chosen = build.select(study)
-    untrained = build.base_scores(study)
+    chosen = select(study)
+    untrained = curves.base_scores(study)
     for name in study.experiment.setups:
         settings = curves.read_settings(study, name)
         own = [selected for selected in chosen if selected.setup == name]

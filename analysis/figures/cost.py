@@ -8,11 +8,11 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from analysis.costs import MEASURES
+from analysis.facts.curves import Series
+from analysis.facts.equal_cost import CurvePoint, curve, incomparable
 from analysis.figures import panels, style
-from analysis.figures.curves import Series
 from analysis.figures.picture import Caption, Picture, SetupRuns
 from analysis.labels import AVERAGE, BASE
-from analysis.scores.equal_cost import CurvePoint, curve, incomparable
 
 CAPTION = Caption(
     "cost",

@@ -9,8 +9,9 @@ from math import ceil
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import curves, panels, style
-from analysis.figures.curves import Series
+from analysis.facts import curves
+from analysis.facts.curves import Series
+from analysis.figures import panels, style
 from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
 from orchestrator.records.log import COLUMNS, Column, Steps
 

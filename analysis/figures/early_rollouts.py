@@ -12,7 +12,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from analysis.figures.curves import ScoredSetting, Z
+from analysis.facts.curves import ScoredSetting, Z
 from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.records.log import Floats, auroc
 from orchestrator.records.rundir import ROLLOUTS, RunReader

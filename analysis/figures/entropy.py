@@ -7,8 +7,9 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from analysis.figures import curves, panels, style
-from analysis.figures.curves import Series
+from analysis.facts import curves
+from analysis.facts.curves import Series
+from analysis.figures import panels, style
 from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
 from orchestrator.experiment.methods import PROPOSED
 

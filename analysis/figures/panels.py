@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures.curves import Series
+from analysis.facts.curves import Series
 from analysis.figures.style import GRAY, method_style, setting_text
 
 MARKED_POINTS = 25  # lines with more points than this show some markers only

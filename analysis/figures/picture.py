@@ -8,10 +8,10 @@ from functools import cached_property, partial
 
 from matplotlib.figure import Figure
 
-from analysis.figures import curves
-from analysis.figures.curves import ScoredSetting, Series
+from analysis.facts import curves
+from analysis.facts.candidates import Candidate, Selected
+from analysis.facts.curves import ScoredSetting, Series
 from analysis.figures.style import WIDTH
-from analysis.scores.candidates import Candidate, Selected
 from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.selection.study import Study
 

@@ -12,18 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from analysis.facts.assess import exact_scores
+from analysis.facts.candidates import Selected
+from analysis.facts.evidence import Difference
+from analysis.facts.facts import facts
 from analysis.figures import panels, style
 from analysis.figures.picture import Caption, Picture
 from analysis.labels import AVERAGE, BASE, setup_title
 from analysis.numbers import signed, tenths_text
 from analysis.probe.gains import Gain, continuation_gains
-from analysis.scores.across_setups import across_setups
-from analysis.scores.assess import assess, exact_scores
-from analysis.scores.candidates import Selected
-from analysis.scores.confirmed import confirmed_rows
-from analysis.scores.evidence import Difference
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection.confirmation import level, with_confirmation
 from orchestrator.selection.study import Study
 
 CAPTION = Caption(
@@ -169,13 +167,9 @@ def _draw_gains(axes: Axes, setups: Sequence[SetupLeads]) -> None:
 def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     """The leads of all methods in all setups, over confirming runs if the experiment has some."""
     experiment = study.experiment
-    across: dict[str, Difference] = {}
-    if experiment.confirmed_methods:
-        rows = confirmed_rows(with_confirmation(study), chosen)
-        for mean in across_setups(rows, experiment.setups, level(experiment)):
-            across[mean.method] = mean.difference
-    else:
-        rows = assess(study, chosen).rows
+    known = facts(study, depth="intervals")
+    across = {mean.method: mean.difference for mean in known.across}
+    rows = known.confirmed if experiment.confirmed_methods else known.rows
     differences: dict[str, dict[str, Difference]] = {}
     untrained: dict[str, Fraction] = {}
     vanilla: dict[str, Fraction] = {}

@@ -10,8 +10,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import curves, panels, style
-from analysis.figures.curves import Grid, ScoredSetting, SeedMean
+from analysis.facts import curves
+from analysis.facts.curves import Grid, ScoredSetting, SeedMean
+from analysis.figures import panels, style
 from analysis.figures.picture import Caption, Picture, SetupRuns
 from analysis.labels import method_label
 from orchestrator.experiment.methods import REFERENCE

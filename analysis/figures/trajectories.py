@@ -9,8 +9,9 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from analysis.figures import curves, panels, style
-from analysis.figures.curves import Series
+from analysis.facts import curves
+from analysis.facts.curves import Series
+from analysis.figures import panels, style
 from analysis.figures.picture import Caption, Picture, SetupRuns
 from orchestrator.experiment.methods import REFERENCE
 

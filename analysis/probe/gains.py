@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.scores import uncertainty
+from analysis.facts import uncertainty
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import BEHAVIORS, DOCUMENTS, probe_unit
 from orchestrator.records.files import Damaged

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from analysis.figures import curves
-from analysis.figures.curves import ScoredSetting
+from analysis.facts import curves
+from analysis.facts.candidates import Selected
+from analysis.facts.curves import ScoredSetting
+from analysis.facts.evidence import setting_text
 from analysis.figures.style import method_style
 from analysis.labels import method_label, setup_title
 from analysis.report.diagnostics import QUANTITIES
 from analysis.report.html import Html, data, element, note, paragraph, section
-from analysis.scores.candidates import Selected
-from analysis.scores.evidence import setting_text
-from analysis.table import build
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
@@ -43,7 +42,7 @@ EXPLANATION = (
 
 def chart_section(study: Study, chosen: Sequence[Selected]) -> Html:
     """The numbers of all setups and the place in which the script draws them."""
-    untrained = build.base_scores(study)
+    untrained = curves.base_scores(study)
     setups = []
     for name in study.experiment.setups:
         best = curves.selected_settings(study, name, chosen)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analysis.facts.candidates import Selected
 from analysis.labels import method_label, setup_title
 from analysis.report.html import Html, code, data, element, paragraph, section
-from analysis.scores.candidates import Selected
 from analysis.table.compare import (
     MethodComparison,
     checkpoints_text,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from analysis.figures import curves
-from analysis.figures.curves import ScoredSetting, Series
+from analysis.facts import curves
+from analysis.facts.candidates import Selected
+from analysis.facts.curves import ScoredSetting, Series
 from analysis.labels import method_label, order_methods, setup_title
 from analysis.report.html import Html, element, note, paragraph, section, table
 from analysis.report.texts import decimal
-from analysis.scores.candidates import Selected
 from orchestrator.experiment.methods import METHODS
 from orchestrator.records.log import COLUMNS, Column
 from orchestrator.selection.study import Study

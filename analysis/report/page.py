@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.costs import family_costs
+from analysis.facts.candidates import select
+from analysis.facts.evidence import Verdict
 from analysis.report.assets import CSS, scripts
 from analysis.report.audit import audit_section
 from analysis.report.chart import chart_section
@@ -26,7 +28,6 @@ from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
 from analysis.report.summary import summary
 from analysis.report.trials import downloads, trials_section
-from analysis.scores.verdict import Verdict
 from analysis.table import build
 from analysis.table.model import Table
 from orchestrator.errors import UserError
@@ -83,7 +84,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
     """The page for the file `path`, which its links start from; `results` is the study's table."""
     experiment, statuses = study.experiment, status.collect(study)
     results = results or build.results_table(study)
-    chosen = build.select(study)
+    chosen = select(study)
     kept = kept_responses(study, chosen)
     costs = {setup: family_costs(study, setup) for setup in experiment.setups}
     links = []
@@ -106,7 +107,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         costs_section(experiment, costs),
         trials_section(study, statuses, path),
         parameters_section(experiment),
-        provenance_section(study, results.evidence),
+        provenance_section(study, results.facts),
     ]
     return _document(f"{experiment.name} – trb report", sections)
 

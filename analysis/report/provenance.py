@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from analysis.facts.evidence import Facts
 from analysis.labels import benchmark_label, setup_title
 from analysis.report.html import (
     Html,
@@ -21,7 +22,6 @@ from analysis.report.html import (
 )
 from analysis.report.texts import duration_in_words, leaves, plain, whole
 from analysis.report.timeline import period_text, timeline
-from analysis.scores.evidence import Evidence
 from orchestrator.data.overlap import overlap_lines
 from orchestrator.selection.results_folder import folder_of, submits
 from orchestrator.selection.study import Study
@@ -62,7 +62,7 @@ def facts(study: Study, downloads: Html) -> Html:
     return terms(texts, class_="facts")
 
 
-def provenance_section(study: Study, evidence: Evidence | None) -> Html:
+def provenance_section(study: Study, evidence: Facts | None) -> Html:
     """The origins of the units, the problems of the benchmarks by content, and the training data."""
     parts = []
     origins = distinct(read_origins(study).values())
@@ -158,7 +158,7 @@ def _origin(origin: Document) -> Html:
 # --- problems and data ---
 
 
-def _benchmarks(study: Study, evidence: Evidence) -> Html:
+def _benchmarks(study: Study, evidence: Facts) -> Html:
     setups = study.experiment.setups
     rows = []
     for source in evidence.benchmarks:

@@ -16,7 +16,7 @@ INTERVALS = "±: the reach of a 95 % interval as under Results, * over problems 
 def responses_section(results: Table) -> Html:
     """A table for each setup with a row for each method and benchmark."""
     parts = []
-    for setup, rows in by_setup(results.evidence.rows if results.evidence else ()).items():
+    for setup, rows in by_setup(results.facts.rows if results.facts else ()).items():
         cells = []
         for row in rows:
             for column in results.only(setup).columns:
@@ -25,8 +25,8 @@ def responses_section(results: Table) -> Html:
                 cells.append(named | numbers)
         parts.append(element("h3", results.title(setup)))
         parts.append(table(CAPTION, replace(sheet_of(cells), left=(0, 1))))
-    if results.evidence and parts:
-        parts.append(note(" ".join([INTERVALS, *responses_sentences(results.evidence)])))
+    if results.facts and parts:
+        parts.append(note(" ".join([INTERVALS, *responses_sentences(results.facts)])))
     else:
         parts = [paragraph("No checkpoint has been evaluated on all benchmarks yet.")]
     return section(TITLES["responses"], "responses", *parts)

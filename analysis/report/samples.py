@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.facts.candidates import Selected
 from analysis.labels import BASE, benchmark_label, method_label, order_methods, setup_title
 from analysis.report.html import Html, block, code, data, element, join, note, paragraph, section
-from analysis.scores.candidates import Selected
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.records.log import RolloutSample
 from orchestrator.records.slices import ResponseText

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from analysis.facts.evidence import RowEvidence
 from analysis.labels import AVERAGE, method_label
 from analysis.numbers import tenths_text
 from analysis.report.html import Html, bullets, element, note, paragraph, section, table
 from analysis.report.texts import limits
-from analysis.scores.evidence import RowEvidence
 from analysis.table.captions import explanation
 from analysis.table.evidence_formats import (
     GAP,
@@ -35,7 +35,7 @@ CAPTION = "pass@1 (%), ± the reach of its 95 % interval, * over problems of one
 
 def scores_section(results: Table) -> Html:
     """The tables of each setup, the explanation and the notes."""
-    parts, found = [], blocks(results.evidence)
+    parts, found = [], blocks(results.facts)
     for setup in dict.fromkeys(column.setup for column in results.columns):
         parts.append(element("h3", results.title(setup)))
         parts.append(table(CAPTION, results.only(setup).sheet()))
@@ -47,14 +47,14 @@ def scores_section(results: Table) -> Html:
         if block.kind == "across":
             parts.append(element("h3", "All setups"))
             parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))
-    if results.evidence:
-        parts.append(note(" ".join(explanation(results.evidence))))
+    if results.facts:
+        parts.append(note(" ".join(explanation(results.facts))))
     return section("Results", "results", *parts, note(MARKS), bullets(results.notes))
 
 
 def _evidence(results: Table, setup: str) -> Html:
     """The selected checkpoints, and how much selection and chance may have added to them."""
-    selected = by_setup(results.evidence.rows).get(setup) if results.evidence else None
+    selected = by_setup(results.facts.rows).get(setup) if results.facts else None
     if not selected:
         return paragraph("No checkpoint has been evaluated on all benchmarks yet.")
     rows = list(map(_evidence_cells, selected))

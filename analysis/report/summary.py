@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from analysis.facts.evidence import Verdict
 from analysis.labels import method_label, setup_title
 from analysis.report.html import Html, bullets, element, join, paragraph, table
-from analysis.scores.verdict import Verdict
 from orchestrator.config import Experiment, Model, Setup
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.sheet import Sheet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from analysis.facts.evidence import Estimate
 from analysis.numbers import tenths_text
-from analysis.scores.evidence import Estimate
 
 
 def whole(value: int | None) -> str:

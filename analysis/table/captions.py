@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from analysis.facts.evidence import ONE_RUN, Facts, RowEvidence
+from analysis.facts.uncertainty import CONFIDENCE
 from analysis.labels import AVERAGE, BASE, method_label
-from analysis.scores.evidence import ONE_RUN, Evidence, RowEvidence
-from analysis.scores.uncertainty import CONFIDENCE
 from orchestrator.selection import significance
 
 FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
@@ -36,7 +36,7 @@ COST = (
 )
 
 
-def explanation(evidence: Evidence) -> list[str]:
+def explanation(evidence: Facts) -> list[str]:
     """The sentences, those that matter most first; none without rows."""
     if not evidence.rows:
         return []
@@ -53,7 +53,7 @@ def explanation(evidence: Evidence) -> list[str]:
     return sentences
 
 
-def responses_sentences(evidence: Evidence) -> list[str]:
+def responses_sentences(evidence: Facts) -> list[str]:
     """Say what the numbers of the responses are; those that no row has are passed over."""
     known: set[str] = set()
     for row in evidence.rows:
@@ -70,7 +70,7 @@ def responses_sentences(evidence: Evidence) -> list[str]:
     return [*sentences, LENGTHS] if "tokens_right" in known else sentences
 
 
-def intervals_sentences(evidence: Evidence) -> list[str]:
+def intervals_sentences(evidence: Facts) -> list[str]:
     """Say what ±, [ ] and p let vary, and what they hold fixed."""
     trained, several = _trained(evidence)
     sentences = []
@@ -106,7 +106,7 @@ def intervals_sentences(evidence: Evidence) -> list[str]:
     return sentences
 
 
-def brief_intervals(evidence: Evidence) -> list[str]:
+def brief_intervals(evidence: Facts) -> list[str]:
     """The same in a sentence or two, for who has just run a sweep."""
     _, several = _trained(evidence)
     if not several:
@@ -117,7 +117,7 @@ def brief_intervals(evidence: Evidence) -> list[str]:
     return [sentence]
 
 
-def _trained(evidence: Evidence) -> tuple[list[RowEvidence], list[RowEvidence]]:
+def _trained(evidence: Facts) -> tuple[list[RowEvidence], list[RowEvidence]]:
     """The rows of methods, and those of them with several seeds."""
     trained = [row for row in evidence.rows if row.method != BASE]
     return trained, [row for row in trained if row.seeds > 1]
@@ -130,7 +130,7 @@ def _seeds(rows: Sequence[RowEvidence]) -> str:
     return f"{count} seeds{'; few seeds' if min(counts) < FEW else ''}"
 
 
-def _unequal_variances(evidence: Evidence) -> list[str]:
+def _unequal_variances(evidence: Facts) -> list[str]:
     """Says so where averages were tested although seeds vary unequally under the methods."""
     setups: dict[str, None] = {}
     for row in (*evidence.rows, *evidence.confirmed):

@@ -9,15 +9,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from analysis.labels import (
-    AVERAGE,
-    BASE,
-    benchmark_label,
-    method_label,
-    order_methods,
-    setup_title,
-)
-from analysis.scores.assess import (
+from analysis.facts.assess import (
     Columns,
     Spreads,
     chosen_alike,
@@ -26,11 +18,19 @@ from analysis.scores.assess import (
     replicate_scores,
     seed_spreads,
 )
-from analysis.scores.candidates import Candidate, Selected, select
-from analysis.scores.confirmed import confirmed_candidates
-from analysis.scores.evidence import Difference
-from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
-from analysis.scores.verdict import Verdict, pair_verdict
+from analysis.facts.candidates import Candidate, Selected, select
+from analysis.facts.confirmed import confirmed_candidates
+from analysis.facts.evidence import Difference, Verdict
+from analysis.facts.uncertainty import CONFIDENCE, REPLICATES
+from analysis.facts.verdict import pair_verdict
+from analysis.labels import (
+    AVERAGE,
+    BASE,
+    benchmark_label,
+    method_label,
+    order_methods,
+    setup_title,
+)
 from analysis.table.captions import FEW, PER_CENT
 from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_cells, number_text
 from analysis.table.formats import markdown_advice

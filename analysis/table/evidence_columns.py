@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from analysis.scores.evidence import RowEvidence
-from analysis.scores.responses import AMOUNTS, SHARES
+from analysis.facts.evidence import RowEvidence
+from analysis.facts.responses import AMOUNTS, SHARES
 
 # Column → kind of its values; "percent" is in the unit of the table's scores in a CSV file.
 Kind = Literal["percent", "Float64", "Int64", "string"]

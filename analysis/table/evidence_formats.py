@@ -8,21 +8,21 @@ from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
 from analysis.costs import hours_or_minutes
-from analysis.labels import AVERAGE, method_label, order_methods
-from analysis.numbers import p_text, signed, tenths_text
-from analysis.scores.evidence import (
+from analysis.facts.evidence import (
     ONE_RUN,
     ConfirmedRow,
     CostRow,
     CostTable,
     Difference,
     Estimate,
-    Evidence,
+    Facts,
     MeanDifference,
     RowEvidence,
 )
-from analysis.scores.split_half import SPLITS
-from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
+from analysis.facts.split_half import SPLITS
+from analysis.facts.uncertainty import CONFIDENCE, REPLICATES
+from analysis.labels import AVERAGE, method_label, order_methods
+from analysis.numbers import p_text, signed, tenths_text
 from analysis.table.captions import UNEQUAL, explanation
 from orchestrator.sheet import Cell, Sheet, to_markdown
 
@@ -86,7 +86,7 @@ class EvidenceBlock:
         return ", ".join(filter(None, [TITLES[self.kind], title]))
 
 
-def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
+def blocks(evidence: Facts | None) -> list[EvidenceBlock]:
     """The selected checkpoints of each setup with their responses, the confirmed ones, the costs."""
     if evidence is None:
         return []
@@ -247,7 +247,7 @@ def limits_text(gap: Difference) -> str:
     return text + PROBLEMS_ONLY if gap.estimate.over == "problems" else text
 
 
-def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str]:
+def markdown_blocks(evidence: Facts, title: Callable[[str], str]) -> list[str]:
     """Lines of one table for each setup, then the explanation."""
     lines: list[str] = []
     several = len(by_setup(evidence.rows)) > 1
@@ -258,7 +258,7 @@ def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str
     return [*lines, "", " ".join(explanation(evidence)).translate(ESCAPES)] if lines else []
 
 
-def comment_lines(evidence: Evidence) -> Iterator[str]:
+def comment_lines(evidence: Facts) -> Iterator[str]:
     """A line for each row, then the explanation, a line for each sentence."""
     for block in blocks(evidence):
         for method, *cells in block.sheet.rows:
@@ -272,7 +272,7 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
     yield from explanation(evidence)
 
 
-def to_object(evidence: Evidence | None) -> dict[str, Any]:
+def to_object(evidence: Facts | None) -> dict[str, Any]:
     """The evidence in the JSON form; scores in percent, missing numbers null."""
     document: dict[str, Any] = {
         "evidence": [],

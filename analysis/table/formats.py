@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from analysis.facts.evidence import Verdict
 from analysis.labels import AVERAGE, BASE, method_title
 from analysis.numbers import round_to_tenths
-from analysis.scores.verdict import Verdict
 from analysis.table import evidence_formats
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
 from analysis.table.model import CSV_COLUMNS, Row, Table, TableColumn
@@ -52,7 +52,7 @@ def to_markdown(table: Table) -> str:
         titles += [_markdown(table.title(setup)), *[""] * (len(places) - 1)]
     rows = [_heading_row(table), *_method_rows(table)]
     lines = sheet.to_markdown(Sheet(titles, rows), _MARKDOWN_ESCAPES)
-    lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
+    lines += evidence_formats.markdown_blocks(table.facts, table.title) if table.facts else []
     last = [_markdown(note) for note in table.notes]
     last += [f"**{_markdown(sentence)}**" for sentence in table.verdict.sentences]
     last += markdown_advice(table.verdict)
@@ -70,7 +70,7 @@ def to_latex(table: Table) -> str:
     With evidence each score has the reach of its interval, and setups that would be too wide side
     by side have a tabular each.
     """
-    evidence = evidence_formats.comment_lines(table.evidence) if table.evidence else ()
+    evidence = evidence_formats.comment_lines(table.facts) if table.facts else ()
     lines = []
     for comment in (r"needs \usepackage{booktabs}", *table.notes, *evidence):
         lines.append(f"% {_one_line(comment)}")
@@ -111,11 +111,11 @@ def to_csv(table: Table) -> str:
             if fractions and cell.value is not None:  # at most 1 percent: 0.7 percent is 0.007
                 text = f"0.{round_to_tenths(cell.value):03d}"
             fields = [row.method, column.setup, column.benchmark, text]
-            if table.evidence:
-                known = table.evidence.find(column.setup, row.method)
+            if table.facts:
+                known = table.facts.find(column.setup, row.method)
                 fields += csv_fields(known, column.benchmark, 0.01 if fractions else 1)
             rows.append(fields)
-    return sheet.to_csv(columns + EVIDENCE_COLUMNS if table.evidence else columns, rows)
+    return sheet.to_csv(columns + EVIDENCE_COLUMNS if table.facts else columns, rows)
 
 
 def to_json(table: Table) -> str:
@@ -142,7 +142,7 @@ def to_json(table: Table) -> str:
         "notes": list(table.notes),
         "verdict": list(table.verdict.sentences),
         "advice": asdict(table.verdict.advice) if table.verdict.advice else None,
-        **evidence_formats.to_object(table.evidence),
+        **evidence_formats.to_object(table.facts),
     }
     if table.metric != PASS_AT_1:
         document["metric"] = str(table.metric)
@@ -212,7 +212,7 @@ def _latex_parts(table: Table) -> list[Table]:
     widest = max((len(method_title(row.method)) for row in table.rows), default=0)
     wide = widest + LATEX_CELL * len(table.columns) > LATEX_WIDTH
     setups = list(table.places())
-    if table.evidence is not None and len(setups) > 1 and wide:
+    if table.facts is not None and len(setups) > 1 and wide:
         return [table.only(setup) for setup in setups]
     return [table]
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NoReturn
 
+from analysis.facts.evidence import Facts, Verdict
 from analysis.labels import (
     AVERAGE,
     AVERAGE_LABEL,
@@ -28,8 +29,6 @@ from analysis.labels import (
     setup_title,
 )
 from analysis.numbers import round_to_tenths, tenths_text
-from analysis.scores.evidence import Evidence
-from analysis.scores.verdict import Verdict
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS
 from orchestrator.selection.scores import PASS_AT_1, Metric, exact_mean
 from orchestrator.sheet import Cell, Mark, Sheet
@@ -75,15 +74,15 @@ class Row:
 class Table:
     """Columns grouped by setup, the average first in each group; rows in the paper's order.
 
-    `evidence` is known where the scores come from run directories; `titles` holds those of setups
-    that have their own. `verdict` is what may be said of the methods (`analysis.scores.verdict`),
+    `facts` are known where the scores come from run directories; `titles` holds those of setups
+    that have their own. `verdict` is what may be said of the methods (`analysis.facts.verdict`),
     the last lines of every form.
     """
 
     columns: tuple[TableColumn, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
-    evidence: Evidence | None = None
+    facts: Facts | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
     verdict: Verdict = field(default_factory=Verdict)
     metric: Metric = PASS_AT_1
@@ -110,12 +109,12 @@ class Table:
 
     def sheet(self, reach: bool = True) -> Sheet:
         """The methods with their scores and, unless without `reach`, that of their intervals."""
-        evidence = self.evidence if reach else None
+        facts = self.facts if reach else None
         rows = []
         for row in self.rows:
             cells = [Cell(row.label)]
             for column, cell in zip(self.columns, row.cells, strict=True):
-                known = evidence and evidence.find(column.setup, row.method)
+                known = facts and facts.find(column.setup, row.method)
                 margin = known.columns[column.benchmark].score.reach if known else ""
                 cells.append(replace(cell, reach=margin))
             rows.append(cells)
@@ -128,7 +127,7 @@ class Table:
 def make_table(
     scores: Iterable[Score],
     notes: Iterable[str] = (),
-    evidence: Evidence | None = None,
+    facts: Facts | None = None,
     titles: Mapping[str, str] | None = None,
     labels: Mapping[tuple[str, str], str] | None = None,
     verdict: Verdict = Verdict(),  # noqa: B008 (it is frozen)
@@ -157,7 +156,7 @@ def make_table(
             for method, cell in _make_cells(scored).items():
                 cells[method].append(cell)
     rows = [Row(method, method_label(method), tuple(cells[method])) for method in methods]
-    return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, verdict, metric)
+    return Table(tuple(columns), tuple(rows), tuple(notes), facts, titles or {}, verdict, metric)
 
 
 def _make_columns(

@@ -76,16 +76,16 @@ class TerminalTable:
                 yield Text()
                 yield Text(table.title(setup), "bold")
             yield from _scores(table.only(setup), width)
-        for block in blocks(table.evidence):
+        for block in blocks(table.facts):
             if block.kind in ("confirmed", "across") or not self.brief:
                 several = len(setups) > 1 and block.setup
                 heading = block.heading(table.title(block.setup) if several else "")
                 yield Text()
                 yield from [Text(heading, "bold")] if heading else []
                 yield from _evidence(block.sheet, width)
-        captions = explanation(table.evidence) if table.evidence else []
-        if table.evidence and self.brief:
-            captions = brief_intervals(table.evidence)
+        captions = explanation(table.facts) if table.facts else []
+        if table.facts and self.brief:
+            captions = brief_intervals(table.facts)
         for style, texts in (
             ("dim", captions),
             ("", table.notes),

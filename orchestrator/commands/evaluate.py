@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from analysis.scores import uncertainty
+from analysis.facts import uncertainty
 from orchestrator.commands.arguments import is_whole_number
 from orchestrator.commands.display import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from analysis.facts.evidence import ConfirmedRow, RowEvidence
 from analysis.labels import method_label
-from analysis.scores.evidence import ConfirmedRow, RowEvidence
 from analysis.table import build
 from orchestrator.commands.model_card import Exported, licence_of, model_card
 from orchestrator.errors import UserError, did_you_mean, refuse
@@ -80,7 +80,7 @@ def _rows(study: Study, method: str, setup: str | None) -> tuple[RowEvidence, Co
         raise refuse("--setup", setup, expected)
     if setup is None and len(names) > 1:
         raise refuse("--setup", None, f"one of {', '.join(names)}")
-    evidence = build.results_table(study).evidence
+    evidence = build.results_table(study).facts
     assert evidence is not None, "an experiment's table has evidence"
     name = setup or names[0]
     row = evidence.find(name, method)

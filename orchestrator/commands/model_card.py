@@ -10,9 +10,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from analysis.facts.evidence import ConfirmedRow, RowEvidence, with_interval
 from analysis.labels import AVERAGE, AVERAGE_LABEL, benchmark_label, method_title
 from analysis.numbers import tenths_text
-from analysis.scores.evidence import ConfirmedRow, RowEvidence, with_interval
 from orchestrator import sheet
 from orchestrator.config import Model, Setup
 from orchestrator.experiment.units import Unit

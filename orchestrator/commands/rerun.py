@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from analysis.facts.evidence import ColumnEvidence, RowEvidence
 from analysis.labels import AVERAGE
 from analysis.numbers import tenths_text
-from analysis.scores.evidence import ColumnEvidence, RowEvidence
 from analysis.table import build
 from analysis.table.model import Table, TableColumn
 from orchestrator.archive.unpacking import OpenedPack, open_pack
@@ -88,7 +88,7 @@ def find_cell(table: Table, text: str) -> CellOfTable:
     (column,) = columns
     if method == BASE:
         raise refuse("--cell", text, "the cell of a method; the untrained student trains nothing")
-    row = table.evidence.find(column.setup, method) if table.evidence else None
+    row = table.facts.find(column.setup, method) if table.facts else None
     if row is None or column.benchmark not in row.columns:
         raise refuse("--cell", text, "a cell with a score")
     label = next(each.label for each in table.rows if each.method == method)

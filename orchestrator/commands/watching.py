@@ -101,15 +101,14 @@ def finished_families(overview: Overview) -> frozenset[tuple[str, str]]:
 
 def gaps_of(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
     """Differences to vanilla of the finished methods of each setup where vanilla is finished."""
+    from analysis.facts.evidence import with_interval
+    from analysis.facts.facts import facts
     from analysis.labels import AVERAGE
-    from analysis.scores.assess import assess
-    from analysis.scores.candidates import select
-    from analysis.scores.evidence import with_interval
 
     gaps: dict[tuple[str, str], str] = {}
     if len(finished) < 2:
         return gaps
-    for row in assess(study, select(study)).rows:
+    for row in facts(study, depth="intervals").rows:
         family = row.setup, method_label(row.method)
         reference = row.setup, method_label(REFERENCE)
         difference = row.columns[AVERAGE].difference

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analysis.figures.curves import ScoredSetting, read_settings
+from analysis.facts.curves import ScoredSetting, base_scores, read_settings
+from analysis.facts.evidence import Facts
 from analysis.labels import method_label
-from analysis.scores.evidence import Evidence
-from analysis.table.build import base_scores
 from orchestrator.experiment.methods import REFERENCE, behavior_at
 from orchestrator.experiment.units import Unit
 from orchestrator.records.log import COLUMNS
@@ -69,9 +68,7 @@ class CurveReader:
 
     _columns: dict[str, tuple[int, dict[str, list[float | None]]]] = field(default_factory=dict)
 
-    def curves(
-        self, study: Study, evidence: Evidence | None, quantity: Quantity
-    ) -> list[MethodCurve]:
+    def curves(self, study: Study, evidence: Facts | None, quantity: Quantity) -> list[MethodCurve]:
         """The line of each method in each setup; methods without a value have none.
 
         A method's setting is the selected one of the `evidence`, and before that its first one.
@@ -138,7 +135,7 @@ class CurveReader:
 
 
 def shown_settings(
-    settings: Sequence[ScoredSetting], setup: str, evidence: Evidence | None
+    settings: Sequence[ScoredSetting], setup: str, evidence: Facts | None
 ) -> list[ScoredSetting]:
     """One setting of each method: the selected one, or the first one before a selection."""
     shown: dict[str, ScoredSetting] = {}

@@ -93,7 +93,7 @@ class CurvesPane(ReadingPane):
 
     @work(thread=True, exclusive=True, group="curves")
     def _read_curves(self, progress: Progress, quantity: Quantity) -> None:
-        evidence = self._table.evidence if self._table else None
+        evidence = self._table.facts if self._table else None
         try:
             with progress.lock:
                 curves = self._reader.curves(progress.study, evidence, quantity)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from analysis.facts.evidence import ONE_RUN, ConfirmedRow, Difference, Estimate, RowEvidence
 from analysis.labels import AVERAGE
 from analysis.numbers import signed
-from analysis.scores.evidence import ONE_RUN, ConfirmedRow, Difference, Estimate, RowEvidence
 from analysis.table.evidence_formats import GAP, LIMITS, PROBLEMS_ONLY, P, gap_cells, score_text
 from analysis.table.model import Table
 from orchestrator.experiment.methods import REFERENCE
@@ -98,12 +98,12 @@ def placings(table: Table) -> list[Placing]:
         averages = {row.method: row.cells[places[0]] for row in table.rows}
         reference = averages[REFERENCE].value if REFERENCE in averages else None
         confirmed = {}
-        for each in table.evidence.confirmed if table.evidence else ():
+        for each in table.facts.confirmed if table.facts else ():
             if each.setup == setup:
                 confirmed[each.method] = each
         rows = []
         for row in table.rows:
-            chosen = table.evidence.find(setup, row.method) if table.evidence else None
+            chosen = table.facts.find(setup, row.method) if table.facts else None
             lead, average = None, averages[row.method]
             if average.value is not None and reference is not None and row.method != REFERENCE:
                 lead = average.value - reference

@@ -147,7 +147,7 @@ class LeaderboardPane(Vertical):
             setting = f" {chosen.setting}" if chosen.setting else ""
             text.append(f" ·{setting} step {chosen.step}, best of {chosen.candidates} checkpoints")
         lines = benchmark_texts(table, placing)
-        if table.evidence is None:
+        if table.facts is None:
             lines.append("Computing intervals…")
         for sentence in table.verdict.sentences:
             # A sentence with a difference concerns one method, the others the whole table.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analysis.scores.evidence import Evidence
+from analysis.facts.evidence import Facts
 from orchestrator.experiment.methods import REFERENCE, method_label
 from orchestrator.experiment.units import Unit
 from orchestrator.records.slices import FAILURES, ResponseText
@@ -98,9 +98,7 @@ def _parted(responses: Sequence[Answered], right: str, wrong: str) -> bool:
     return bool(of_first and of_second) and all(of_first) and not any(of_second)
 
 
-def selected_sources(
-    study: Study, evidence: Evidence, setup: str, benchmark: str
-) -> list[TextSource]:
+def selected_sources(study: Study, evidence: Facts, setup: str, benchmark: str) -> list[TextSource]:
     """The samples by which each method's checkpoint was selected, for each of its seeds."""
     ids, found = study.evaluation_ids(setup), []
     units = {unit.id: unit for unit in study.units}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.style import Style
 from rich.text import Text
 
-from analysis.scores.evidence import Evidence
+from analysis.facts.evidence import Facts
 from orchestrator.experiment.units import Unit
 from orchestrator.records.log import RolloutSample
 from orchestrator.selection.study import Study
@@ -45,7 +45,7 @@ class KeptRollout:
         return sum(flags) / len(flags) if flags else None
 
 
-def kept_rollouts(study: Study, evidence: Evidence | None) -> list[KeptRollout]:
+def kept_rollouts(study: Study, evidence: Facts | None) -> list[KeptRollout]:
     """The rollouts of the runs behind each method's selected checkpoint, or of all trials before
     there is one.
     """

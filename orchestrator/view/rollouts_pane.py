@@ -60,7 +60,7 @@ class RolloutsPane(ReadingPane):
 
     @work(thread=True, exclusive=True, group="rollouts")
     def _read_rollouts(self, progress: Progress) -> None:
-        evidence = self._table.evidence if self._table else None
+        evidence = self._table.facts if self._table else None
         try:
             with progress.lock:
                 rollouts = kept_rollouts(progress.study, evidence)

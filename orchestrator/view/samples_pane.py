@@ -92,7 +92,7 @@ class SamplesPane(ReadingPane):
 
     def show_table(self, table: Table | None) -> None:
         """Take the table that selects the checkpoints; the first one fills the choices."""
-        if table is None or table.evidence is None or self._progress is None:
+        if table is None or table.facts is None or self._progress is None:
             return
         if self._table is None:
             self._fill_choices(self._progress.study.experiment)
@@ -130,10 +130,10 @@ class SamplesPane(ReadingPane):
     def _read_problems(self, progress: Progress, setup: str, benchmark: str) -> None:
         table = self._table
         assert table is not None
-        assert table.evidence is not None
+        assert table.facts is not None
         try:
             with progress.lock:
-                selected = selected_sources(progress.study, table.evidence, setup, benchmark)
+                selected = selected_sources(progress.study, table.facts, setup, benchmark)
                 problems = self._reader.problems(progress.study, selected)
         except UserError as error:
             self.app.call_from_thread(self._say, str(error))

@@ -84,8 +84,8 @@ def confirm(study: Study, *methods: str) -> Study:
 
 def test_the_verdict_rests_on_confirming_runs_alone(tmp_path: Path) -> None:
     table = build.results_table(confirm(study_of(tmp_path), *METHODS))
-    assert table.evidence is not None
-    rows = {row.method: row for row in table.evidence.confirmed}
+    assert table.facts is not None
+    rows = {row.method: row for row in table.facts.confirmed}
     assert [row.complete for row in rows.values()] == [True] * 3
     trb, skd = rows["trust_region"].columns["avg"], rows["skd"].columns["avg"]
     assert float(trb.explored) == 75

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.figures import curves
-from analysis.figures.curves import Curve, ScoredSetting
-from analysis.scores.candidates import Candidate
-from analysis.table import build
+from analysis.facts import curves
+from analysis.facts.candidates import Candidate, select
+from analysis.facts.curves import Curve, ScoredSetting
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
@@ -97,11 +96,11 @@ def test_the_selected_setting_of_each_family(tmp_path: Path, one_seed: Loaded) -
     settings = curves.read_settings(study, "arithmetic")
     # Families of one setting need no scores to be chosen, others do.
     alone = [method for method in study.experiment.methods if method != "trust_region"]
-    assert list(curves.best_settings(settings, build.select(study))) == alone
+    assert list(curves.best_settings(settings, select(study))) == alone
     low, high = units_of(study.units, "trust_region")
     write_run(tmp_path, study.experiment, low, {20: [2, 2]})
     write_run(tmp_path, study.experiment, high, {20: [1, 3], 40: [3, 3]})
-    best = curves.best_settings(settings, build.select(Study(*one_seed, tmp_path)))
+    best = curves.best_settings(settings, select(Study(*one_seed, tmp_path)))
     assert best["trust_region"].units == (high,)
     assert list(best) == list(study.experiment.methods)
 
@@ -136,7 +135,7 @@ def test_best_over_training_of_each_setting(tmp_path: Path, two_seeds: Loaded) -
     low, low_again, *_ = units_of(study.units, "trust_region")
     write_run(tmp_path, study.experiment, low, {20: [2, 2], 40: [4, 4], 60: [4, 4]})
     write_run(tmp_path, study.experiment, low_again, {20: [3, 3], 40: [0, 0]})
-    (chosen,) = build.select(study)
+    (chosen,) = select(study)
     grid = curves.method_grid(read(study, "trust_region"), chosen.pool)
     assert (grid.method, grid.x, grid.fixed) == ("trust_region", "epsilon0", {"K": 12})
     score = grid.lines[()][0.01]
@@ -158,7 +157,7 @@ def test_a_single_setting_has_no_axis(tmp_path: Path, one_seed: Loaded) -> None:
     study = Study(*one_seed, tmp_path)
     unit = units_of(study.units, "fixed_epsilon")[0]
     write_run(tmp_path, study.experiment, unit, {20: [2, 2], 40: [3, 3]})
-    (chosen,) = build.select(study)
+    (chosen,) = select(study)
     grid = curves.method_grid(read(study, "fixed_epsilon"), chosen.pool)
     assert (grid.x, grid.fixed) == (None, {"epsilon": 0.01})
     assert grid.lines == {(): {0: curves.SeedMean(0.75)}}

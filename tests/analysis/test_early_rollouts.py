@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.figures import curves
+from analysis.facts import curves
 from analysis.figures.early_rollouts import (
     POOLED_STEPS,
     SupportPoint,

@@ -10,10 +10,10 @@ import pytest
 
 from analysis import frames
 from analysis.costs import MEASURES, amount_text, training_cost, unit_cost
+from analysis.facts.candidates import select
+from analysis.facts.equal_cost import cost_tables, curve
 from analysis.figures import cost
 from analysis.figures.catalog import pictures
-from analysis.scores.candidates import select
-from analysis.scores.equal_cost import cost_tables, curve
 from analysis.table import build
 from analysis.table.formats import to_json, to_markdown
 from orchestrator.experiment.units import Unit

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from analysis.facts.evidence import ColumnEvidence, Facts, RowEvidence
+from analysis.facts.split_half import split_half_scores
+from analysis.facts.uncertainty import average, interval, resample
 from analysis.numbers import signed
-from analysis.scores.evidence import ColumnEvidence, Evidence, RowEvidence
-from analysis.scores.split_half import split_half_scores
-from analysis.scores.uncertainty import average, interval, resample
 from analysis.table import build, terminal
 from analysis.table.captions import explanation
 from analysis.table.formats import to_csv, to_json, to_latex, to_markdown
@@ -88,8 +88,8 @@ def write(
 
 
 def row_of(table: Table, method: str) -> RowEvidence:
-    assert table.evidence is not None
-    found = table.evidence.find("arithmetic", method)
+    assert table.facts is not None
+    found = table.facts.find("arithmetic", method)
     assert found is not None
     return found
 
@@ -219,8 +219,8 @@ def test_counts_and_provenance(table: Table, loaded: Loaded) -> None:
         found.columns["avg"].samples,
         found.columns["avg"].n,
     ) == (101, 404, None)
-    assert table.evidence is not None
-    assert {(s.benchmark, s.evaluation_id) for s in table.evidence.benchmarks} == set(
+    assert table.facts is not None
+    assert {(s.benchmark, s.evaluation_id) for s in table.facts.benchmarks} == set(
         evaluation_ids(loaded[0].setups["arithmetic"]).items()
     )
 
@@ -229,8 +229,8 @@ def test_without_vanilla_there_is_no_difference(tmp_path: Path, loaded: Loaded) 
     write(tmp_path, loaded[0], units_of(loaded[1], "veto")[0], 20, draw(1, 0.5))
     made = build.results_table(Study(*loaded, tmp_path))
     assert column(made, "veto").difference is None
-    assert made.evidence is not None
-    assert len(made.evidence.rows) == 1
+    assert made.facts is not None
+    assert len(made.facts.rows) == 1
 
 
 def test_checkpoints_with_fewer_samples_are_counted_but_not_selected(
@@ -354,8 +354,8 @@ def test_markdown_shows_what_the_averages_rest_on(table: Table) -> None:
         next(row for row in table.rows if row.method == "trust_region").cells[0].text
     )
     assert rows[1][3:5] == ["", ""]
-    assert table.evidence is not None
-    assert " ".join(explanation(table.evidence)) in text.replace("\\*", "*")
+    assert table.facts is not None
+    assert " ".join(explanation(table.facts)) in text.replace("\\*", "*")
 
 
 def test_the_lines_of_the_second_block_are_no_longer_than_the_repositorys(table: Table) -> None:
@@ -539,8 +539,8 @@ def test_differences_round_away_from_zero_and_carry_their_sign(
 
 def test_an_empty_sweep_has_no_second_block(tmp_path: Path, loaded: Loaded) -> None:
     made = build.results_table(Study(*loaded, tmp_path))
-    assert isinstance(made.evidence, Evidence)
-    assert made.evidence.rows == ()
+    assert isinstance(made.facts, Facts)
+    assert made.facts.rows == ()
     assert "Split-half" not in to_markdown(made)
     assert "Split-half" not in "\n".join(printed(made))
 

@@ -24,6 +24,9 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from analysis.facts.curves import Curve, Grid, SeedMean, Series
+from analysis.facts.evidence import Difference, Estimate
+from analysis.facts.uncertainty import Interval
 from analysis.figures import (
     continuation,
     diagnostics,
@@ -37,10 +40,7 @@ from analysis.figures import (
     tradeoff,
     trajectories,
 )
-from analysis.figures.curves import Curve, Grid, SeedMean, Series
 from analysis.figures.early_rollouts import SupportPoint
-from analysis.scores.evidence import Difference, Estimate
-from analysis.scores.uncertainty import Interval
 
 TITLE = "Costs $5 ← $8"
 BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.scores.assess import leave_one_seed_out
-from analysis.scores.candidates import Candidate
+from analysis.facts.assess import leave_one_seed_out
+from analysis.facts.candidates import Candidate
 from orchestrator.selection import significance
 from orchestrator.selection.confirmation import LOOKS
 from orchestrator.selection.scores import Tally

@@ -59,16 +59,16 @@ def two_seeds(runs: Path) -> Study:
 
 
 def averages(table: Table) -> dict[str, float]:
-    assert table.evidence is not None
-    return {row.method: float(row.columns["avg"].score.value) for row in table.evidence.rows}
+    assert table.facts is not None
+    return {row.method: float(row.columns["avg"].score.value) for row in table.facts.rows}
 
 
 def test_a_table_of_pass_at_k_keeps_the_checkpoints_that_pass_at_1_selects(tmp_path: Path) -> None:
     study = two_seeds(tmp_path)
     once, twice = build.results_table(study), build.results_table(study, PASS_AT_2)
-    assert once.evidence is not None
-    assert twice.evidence is not None
-    for one, two in zip(once.evidence.rows, twice.evidence.rows, strict=True):
+    assert once.facts is not None
+    assert twice.facts is not None
+    for one, two in zip(once.facts.rows, twice.facts.rows, strict=True):
         assert (one.step, one.units) == (two.step, two.units)
         assert two.columns["avg"].score.value > one.columns["avg"].score.value
         assert (two.columns["avg"].split_half, two.columns["avg"].left_out) == (None, None)
@@ -131,5 +131,5 @@ def test_confirmed_checkpoints_have_pass_at_k_too(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="pass@2"):
         build.results_table(study, PASS_AT_2)  # a single sample of each problem
     table = build.results_table(study, Metric("maj", 1))  # no right answers were noted
-    assert table.evidence is not None
-    assert [row.units for row in table.evidence.confirmed] == [()] * 3
+    assert table.facts is not None
+    assert [row.units for row in table.facts.confirmed] == [()] * 3

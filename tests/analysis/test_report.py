@@ -21,7 +21,9 @@ from urllib.parse import unquote
 import pytest
 
 from analysis.costs import family_costs
-from analysis.figures.curves import Series
+from analysis.facts.candidates import select
+from analysis.facts.curves import Series
+from analysis.facts.evidence import Verdict
 from analysis.numbers import p_text
 from analysis.report.assets import CSS, SCRIPTS, scripts
 from analysis.report.comparison import comparison_section
@@ -31,7 +33,6 @@ from analysis.report.page import build_page, write_report
 from analysis.report.spending import costs_section
 from analysis.report.summary import summary
 from analysis.report.texts import decimal, duration_in_words
-from analysis.scores.verdict import Verdict
 from analysis.table import build, formats
 from analysis.table.compare import compare, explanation, to_markdown
 from orchestrator.cli import main
@@ -671,7 +672,7 @@ CHOOSE = """(pair) => {
 def test_any_two_methods_are_compared_in_the_page_as_by_the_command(
     tab: Browser, compared: Study, tmp_path: Path
 ) -> None:
-    section = comparison_section(compared, build.select(compared))
+    section = comparison_section(compared, select(compared))
     page = tmp_path / "page.html"
     page.write_text(
         f"<!doctype html><meta charset=utf-8><body>{section}{scripts()}", encoding="utf-8"

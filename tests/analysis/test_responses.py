@@ -16,8 +16,8 @@ import pytest
 from scipy import stats
 
 from analysis import frames
+from analysis.facts.evidence import Estimate
 from analysis.report.page import build_page
-from analysis.scores.evidence import Estimate
 from analysis.table import build
 from analysis.table.formats import FORMATS
 from analysis.table.model import Table
@@ -106,8 +106,8 @@ def by_hand(problems: Problems) -> dict[str, float]:
 
 
 def responses(table: Table, method: str, column: str) -> dict[str, Estimate]:
-    assert table.evidence is not None
-    row = table.evidence.find("arithmetic", method)
+    assert table.facts is not None
+    row = table.facts.find("arithmetic", method)
     assert row is not None
     return dict(row.columns[column].responses)
 

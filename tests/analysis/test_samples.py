@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.facts.candidates import select
 from analysis.report import samples
 from analysis.report.assets import scripts
 from analysis.report.samples import (
@@ -23,7 +24,6 @@ from analysis.report.samples import (
     shortened,
     training_section,
 )
-from analysis.table.build import select
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.records.slices import ResponseText, Slice
 from orchestrator.records.writer import RunWriter, write_slice

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from analysis.facts.evidence import Advice, Verdict
+from analysis.facts.verdict import more_seeds, verdict
 from analysis.report.page import build_page
-from analysis.scores.verdict import Advice, Verdict, more_seeds, verdict
 from analysis.table import build, compare, terminal
 from analysis.table.formats import FORMATS
 from analysis.table.model import Table
@@ -270,8 +271,8 @@ def test_equal_seeds_leave_no_p_and_say_why(tmp_path: Path) -> None:
         for unit in units_of(units, method)[:2]:
             write(tmp_path, experiment, unit, 20, draw(1, rate))
     table = build.results_table(Study(experiment, units, tmp_path))
-    assert table.evidence is not None
-    gap = next(row for row in table.evidence.rows if row.method == "skd").columns["avg"].difference
+    assert table.facts is not None
+    gap = next(row for row in table.facts.rows if row.method == "skd").columns["avg"].difference
     assert gap is not None
     assert (gap.p_value, gap.estimate.over) == (None, "problems")
     text = flat(FORMATS["md"](table))
@@ -289,9 +290,9 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
     table = build.results_table(study)
     said = "Vanilla has no scores to compare with; trb table --compare compares any two methods."
     assert table.verdict == Verdict((said,))
-    assert table.evidence is not None
-    lone = replace(table.evidence, rows=table.evidence.rows[:1])
-    assert verdict(study, lone) == Verdict()
+    assert table.facts is not None
+    lone = replace(table.facts, rows=table.facts.rows[:1])
+    assert verdict(lone) == Verdict()
 
 
 @pytest.mark.parametrize(
@@ -332,15 +333,15 @@ def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds:
         if unit.kind == "trial":
             write(tmp_path, experiment, unit, 20, draw(len(unit.id) + unit.seed, 0.5))
     table = build.results_table(Study(experiment, units, tmp_path))
-    assert table.evidence is not None
-    settings = {row.setting for row in table.evidence.rows if row.setting}
+    assert table.facts is not None
+    settings = {row.setting for row in table.facts.rows if row.setting}
     assert {"epsilon=0.01", "tau0=0.8 E=15", "beta_start=0.4"} <= settings
     text = on_terminal(table, width)
     assert "…" not in text
     assert (
         max(len(line) for line in text.splitlines() if not line.startswith("trb submit ")) <= width
     )
-    for row in table.evidence.rows:
+    for row in table.facts.rows:
         for word in row.setting.split():
             assert re.search(rf"(^|\s){re.escape(word)}([;\s]|$)", text, re.M), (
                 f"{word} at {width} columns"

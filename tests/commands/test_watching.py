@@ -161,7 +161,7 @@ def test_intervals_are_those_of_the_table_once_a_method_is_finished(tmp_path: Pa
     assert watch.gaps == {}, "one unit of TRB is not done"
     finish(study, last)
     watch.look()
-    evidence = results_table(study).evidence
+    evidence = results_table(study).facts
     row = evidence.find("arithmetic", "trust_region") if evidence else None
     gap = row.columns["avg"].difference if row else None
     assert gap is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.facts.candidates import Selected, select
 from analysis.table import build
 from analysis.table.model import Row, Table
 from orchestrator.cli import main
@@ -51,8 +52,8 @@ def trajectory(loaded: Loaded, runs: Path, unit: Unit) -> dict[int, Fraction]:
     return selection.trajectory(RunReader(runs, unit.id), ids(loaded))
 
 
-def selected(loaded: Loaded, runs: Path) -> dict[str, build.Selected]:
-    return {chosen.best.method: chosen for chosen in build.select(Study(*loaded, runs))}
+def selected(loaded: Loaded, runs: Path) -> dict[str, Selected]:
+    return {chosen.best.method: chosen for chosen in select(Study(*loaded, runs))}
 
 
 # --- pass@1 ---
@@ -243,8 +244,8 @@ def test_what_is_missing_is_empty_and_noted(tmp_path: Path, one_seed: Loaded) ->
     assert found["vanilla"] == ["50.0", "75.0", "25.0"]
     assert found["skd"] == found["veto"] == ["", "", ""]
     assert table.notes == (f"partial: 1 of {len(one_seed[1])} units done", *FEW_PROBLEMS)
-    assert table.evidence is not None
-    assert {row.method for row in table.evidence.rows} == {"base", "vanilla"}
+    assert table.facts is not None
+    assert {row.method for row in table.facts.rows} == {"base", "vanilla"}
     assert marks(next(row for row in table.rows if row.method == "veto")) == [None, None, None]
 
 
@@ -257,8 +258,8 @@ def test_a_complete_sweep_tells_what_was_selected(tmp_path: Path, one_seed: Load
     assert missing_units(Study(experiment, units, tmp_path)) == []
     table = build.results_table(Study(experiment, units, tmp_path))
     assert table.notes == FEW_PROBLEMS
-    assert table.evidence is not None
-    found = table.evidence.find("arithmetic", "trust_region")
+    assert table.facts is not None
+    found = table.facts.find("arithmetic", "trust_region")
     assert found is not None
     assert (found.setting, found.step, found.candidates, found.complete) == (
         "epsilon0=0.01 K=12",

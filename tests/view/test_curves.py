@@ -22,7 +22,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def points(study: Study, key: str) -> dict[str, dict[float, float]]:
-    evidence = results_table(study, depth="intervals").evidence
+    evidence = results_table(study, depth="intervals").facts
     curves = CurveReader().curves(study, evidence, QUANTITIES[key])
     return {curve.method: dict(curve.points) for curve in curves}
 

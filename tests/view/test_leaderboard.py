@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-from analysis.scores.evidence import Difference, Estimate
-from analysis.scores.uncertainty import Interval
+from analysis.facts.evidence import Difference, Estimate
+from analysis.facts.uncertainty import Interval
 from analysis.table import evidence_formats
 from analysis.table.build import results_table
 from orchestrator.view.leaderboard import IntervalAxis, benchmark_texts, placings
@@ -19,8 +19,8 @@ def difference(value: float, low: float, high: float) -> Difference:
 
 def test_rows_have_the_texts_of_the_results_table(tmp_path: Path) -> None:
     table = results_table(small_sweep(tmp_path))
-    assert table.evidence is not None
-    (block,) = [b for b in evidence_formats.blocks(table.evidence) if b.kind == "selected"]
+    assert table.facts is not None
+    (block,) = [b for b in evidence_formats.blocks(table.facts) if b.kind == "selected"]
     printed = {}
     for cells in block.sheet.rows:
         row = dict(zip(block.sheet.headings, (cell.text for cell in cells), strict=True))

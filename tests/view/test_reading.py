@@ -28,7 +28,7 @@ class Heard:
 def test_intervals_follow_the_first_scores(tmp_path: Path) -> None:
     heard = Heard(tmp_path)
     assert heard.reader.read() is False
-    assert [table.evidence is None for table in heard.tables] == [True, False]
+    assert [table.facts is None for table in heard.tables] == [True, False]
     assert len(heard.progress) == 1
 
 

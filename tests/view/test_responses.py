@@ -54,7 +54,7 @@ def test_one_method_right_and_another_wrong() -> None:
 
 def test_responses_come_from_selected_checkpoints_and_then_from_all_steps(tmp_path: Path) -> None:
     study = small_sweep(tmp_path).snapshot()
-    evidence = results_table(study, depth="intervals").evidence
+    evidence = results_table(study, depth="intervals").facts
     assert evidence is not None
     selected = selected_sources(study, evidence, SETUP, SHORT)
     assert {(source.method, source.step) for source in selected} == {

@@ -16,11 +16,11 @@ from math import inf
 
 import numpy as np
 
+from analysis.facts.assess import estimate
+from analysis.facts.candidates import Candidate, Selected
+from analysis.facts.evidence import Estimate, Facts
+from analysis.facts.uncertainty import Array, Draws, average
 from analysis.labels import AVERAGE
-from analysis.scores.assess import estimate
-from analysis.scores.candidates import Candidate, Selected
-from analysis.scores.evidence import Estimate, Evidence
-from analysis.scores.uncertainty import Array, Draws, average
 from orchestrator.records.slices import ProblemRecord
 from orchestrator.selection import significance
 from orchestrator.selection.scores import majority_share, pass_share, votes_of
@@ -69,7 +69,7 @@ class Counted:
 Numbers = dict[str, dict[str, Counted]]  # of one checkpoint: column → name → number
 
 
-def with_responses(study: Study, evidence: Evidence, chosen: Sequence[Selected]) -> Evidence:
+def with_responses(study: Study, evidence: Facts, chosen: Sequence[Selected]) -> Facts:
     """The evidence with the numbers of each row's responses.
 
     It reads whole records, which takes ten times as long as the counts that pass@1 needs.

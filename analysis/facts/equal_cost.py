@@ -14,10 +14,10 @@ from itertools import pairwise
 from statistics import fmean
 
 from analysis.costs import MEASURES, TrainingCost, combined, hardware, placement_of, training_cost
+from analysis.facts.assess import Columns, estimates, replicate_scores, seed_spreads, to_reference
+from analysis.facts.candidates import Candidate, Selected, read_counts
+from analysis.facts.evidence import AtCost, CostRow, CostTable
 from analysis.labels import BASE
-from analysis.scores.assess import Columns, estimates, replicate_scores, seed_spreads, to_reference
-from analysis.scores.candidates import Candidate, Selected, read_counts
-from analysis.scores.evidence import AtCost, CostRow, CostTable
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.scores import evaluated_steps
 from orchestrator.selection.study import Study

@@ -14,9 +14,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from analysis.facts.assess import LEVEL, Columns, seed_spreads, to_reference
+from analysis.facts.evidence import ConfirmedRow, MeanDifference
 from analysis.labels import AVERAGE
-from analysis.scores.assess import LEVEL, Columns, seed_spreads, to_reference
-from analysis.scores.evidence import ConfirmedRow, MeanDifference
 from orchestrator.experiment.methods import REFERENCE
 
 

@@ -13,20 +13,20 @@ from math import inf
 
 import numpy as np
 
-from analysis.labels import AVERAGE, BASE
-from analysis.scores import uncertainty
-from analysis.scores.candidates import Candidate, Scored, Selected, read_counts
-from analysis.scores.counts import score_matrices
-from analysis.scores.evidence import (
+from analysis.facts import uncertainty
+from analysis.facts.candidates import Candidate, Scored, Selected, read_counts
+from analysis.facts.counts import score_matrices
+from analysis.facts.evidence import (
     BenchmarkSource,
     ColumnEvidence,
     Difference,
     Estimate,
-    Evidence,
+    Facts,
     RowEvidence,
 )
-from analysis.scores.split_half import split_half_scores
-from analysis.scores.uncertainty import Array, Interval
+from analysis.facts.split_half import split_half_scores
+from analysis.facts.uncertainty import Array, Interval
+from analysis.labels import AVERAGE, BASE
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection import significance
@@ -41,8 +41,9 @@ Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent
 Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread between seeds in percent
 
 
-def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
-    """The evidence for all that was selected; UserError if a setup's problems differ."""
+def assess(known: Facts, chosen: Sequence[Selected]) -> Facts:
+    """The facts with the rows of all that was chosen; UserError if a setup's problems differ."""
+    study = known.study
     rows: list[RowEvidence] = []
     spreads: dict[tuple[str, str], SeedSpread | None] = {}
     for name in study.experiment.setups:
@@ -56,7 +57,7 @@ def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
         for key, run in setup.evaluation.benchmarks.items():
             identity = benchmark_of(key, run).identity(run)
             sources.append(BenchmarkSource(name, key, ids[key], identity))
-    return Evidence(tuple(rows), tuple(sources), spreads)
+    return replace(known, rows=tuple(rows), benchmarks=tuple(sources), spreads=spreads)
 
 
 def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.scores.candidates import Candidate, Selected
+from analysis.facts.candidates import Candidate, Selected
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.units import Unit
 from orchestrator.selection import scores as selection
@@ -216,3 +216,15 @@ def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidat
         key = tuple((knob, setting.knobs[knob]) for knob in varied if knob != x)
         lines[key][setting.knobs[x] if x else 0] = best_over_training(candidates, setting.knobs)
     return Grid(method, x, fixed, dict(lines))
+
+
+def base_scores(study: Study) -> dict[str, float]:
+    """Mean pass@1 of each setup's untrained student."""
+    scores = {}
+    for unit in study.units:
+        if unit.is_untrained:
+            ids = list(study.evaluation_ids(unit.setup).values())
+            score = selection.mean_score(study.reader(unit), ids, 0)
+            if score is not None:
+                scores[unit.setup] = score
+    return scores

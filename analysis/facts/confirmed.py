@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.labels import AVERAGE
-from analysis.scores.assess import (
+from analysis.facts.assess import (
     estimates,
     exact_scores,
     replicate_scores,
     seed_spreads,
     to_reference,
 )
-from analysis.scores.candidates import Candidate, Selected, read_counts
-from analysis.scores.evidence import ConfirmedColumn, ConfirmedRow
+from analysis.facts.candidates import Candidate, Selected, read_counts
+from analysis.facts.evidence import ConfirmedColumn, ConfirmedRow
+from analysis.labels import AVERAGE
 from orchestrator.selection.confirmation import Confirmation, confirmations, evaluated_units, level
 from orchestrator.selection.scores import PASS_AT_1, Metric
 from orchestrator.selection.study import Study

@@ -8,14 +8,20 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from analysis.costs import TrainingCost, amount_text
+from analysis.facts.candidates import Selected
+from analysis.facts.uncertainty import CONFIDENCE, Interval
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
-from analysis.scores.uncertainty import CONFIDENCE, Interval
+from orchestrator.config import Experiment
+from orchestrator.monitor.status import Overview
+from orchestrator.selection.scores import Metric
 from orchestrator.selection.significance import UNEQUAL, SeedSpread
+from orchestrator.selection.study import Study
 
 # Behind the reach of an interval over problems, which is no measure of other training runs.
 ONE_RUN = "*"
 Over = Literal["problems", "seeds"]  # what an interval lets vary
+Depth = Literal["scores", "intervals", "all"]  # how much of the facts is computed
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Estimate:
     """A score, or a difference of two, with its interval.
 
     `over` is "seeds" for a t interval over training runs (`selection.significance`), and "problems"
-    for a bootstrap over the problems of the checkpoints (`scores.uncertainty`), which says nothing
+    for a bootstrap over the problems of the checkpoints (`facts.uncertainty`), which says nothing
     of other training runs.
     """
 
@@ -85,7 +91,7 @@ class ColumnEvidence:
     `problems` are those of the benchmark, or of all benchmarks together for the average. `samples`
     counts the generations of all problems and seeds, and `n` those of the problem and seed that has
     the fewest, None for the average, whose benchmarks differ. `responses` are the numbers of
-    `scores.responses` by name, without those that are missing.
+    `facts.responses` by name, without those that are missing.
     """
 
     score: Estimate
@@ -245,22 +251,70 @@ class BenchmarkSource:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Rows by setup and method in the order of the table, and the benchmarks of all setups.
+class Advice:
+    """A command that makes the comparison fair, how many trials it adds, and what they are for."""
 
-    `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not
+    command: str
+    trials: int
+    purpose: str = "5 seeds for every method"
+
+    @property
+    def reason(self) -> str:
+        """`5 seeds for every method, 24 more trials:`, which stands on the line above the command."""
+        if not self.trials:
+            return "The other seeds of this sweep:"
+        return f"{self.purpose}, {self.trials} more trial{'s' if self.trials != 1 else ''}:"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Sentences on the methods of each setup; `advice` where a method has a single seed."""
+
+    sentences: tuple[str, ...] = ()
+    advice: Advice | None = None
+
+    def lines(self) -> list[str]:
+        """Sentences, reason and command, a line each, for forms without styles."""
+        if self.advice is None:
+            return list(self.sentences)
+        return [*self.sentences, self.advice.reason, self.advice.command]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is said about the scores of a study; `facts.facts` computes it once.
+
+    `selected` are the checkpoints chosen by pass@1, each with those that it was chosen from.
+    `scores` maps setup and method to the exact scores in percent by column, by the `metric`. `rows`
+    have the same with all that they rest on, by setup and method in the order of the table;
+    `spreads` is the spread between seeds, in percent, by setup and column, None where it is not
     known. `confirmed` has the confirmed checkpoints of the families that are settled by now,
     `across` their differences to vanilla over several setups, `costs` a table for each setup.
+    `notes` say what is missing or small, `verdict` what may be said of the methods. What the
+    `depth` leaves out is empty, and `overview` None.
     """
 
-    rows: tuple[RowEvidence, ...]
-    benchmarks: tuple[BenchmarkSource, ...]
-    spreads: dict[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
+    study: Study = field(repr=False)
+    metric: Metric
+    depth: Depth
+    selected: tuple[Selected, ...]
+    scores: Mapping[tuple[str, str], Mapping[str, Fraction]]
+    rows: tuple[RowEvidence, ...] = ()
+    benchmarks: tuple[BenchmarkSource, ...] = ()
+    spreads: Mapping[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
     confirmed: tuple[ConfirmedRow, ...] = ()
     across: tuple[MeanDifference, ...] = ()
     costs: tuple[CostTable, ...] = ()
+    notes: tuple[str, ...] = ()
+    verdict: Verdict = field(default_factory=Verdict)
+    overview: Overview | None = None
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.study.experiment
 
     def find(self, setup: str, method: str) -> RowEvidence | None:
+        """The selected checkpoint of a method in a setup, with its evidence."""
         return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from analysis.costs import MEASURES
+from analysis.facts.evidence import (
+    Advice,
+    ConfirmedRow,
+    Difference,
+    Facts,
+    RowEvidence,
+    Verdict,
+    with_interval,
+)
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import p_text, signed
-from analysis.scores.evidence import ConfirmedRow, Difference, Evidence, RowEvidence, with_interval
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.study import Invocation, Study
@@ -22,39 +30,9 @@ SEEDS = 5  # as many as the advice asks for
 OWN_SEEDS = re.compile(r"(methods\.\w+\.)?seeds(=|\.)")  # overrides that the advice replaces
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A command that makes the comparison fair, how many trials it adds, and what they are for."""
-
-    command: str
-    trials: int
-    purpose: str = f"{SEEDS} seeds for every method"
-
-    @property
-    def reason(self) -> str:
-        """`5 seeds for every method, 24 more trials:`, which stands on the line above the command."""
-        if not self.trials:
-            return "The other seeds of this sweep:"
-        return f"{self.purpose}, {self.trials} more trial{'s' if self.trials != 1 else ''}:"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Sentences on the methods of each setup; `advice` where a method has a single seed."""
-
-    sentences: tuple[str, ...] = ()
-    advice: Advice | None = None
-
-    def lines(self) -> list[str]:
-        """Sentences, reason and command, a line each, for forms without styles."""
-        if self.advice is None:
-            return list(self.sentences)
-        return [*self.sentences, self.advice.reason, self.advice.command]
-
-
-def verdict(study: Study, evidence: Evidence) -> Verdict:
+def verdict(evidence: Facts) -> Verdict:
     """Sentences on the differences to vanilla; empty until a setup has scores of two methods."""
-    experiment = study.experiment
+    study, experiment = evidence.study, evidence.experiment
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
         trained = [row for row in evidence.rows if row.setup == name and row.method != BASE]
@@ -87,7 +65,7 @@ def verdict(study: Study, evidence: Evidence) -> Verdict:
     return Verdict(tuple(sentences), advice)
 
 
-def _at_equal_cost(evidence: Evidence, setup: str) -> list[str]:
+def _at_equal_cost(evidence: Facts, setup: str) -> list[str]:
     """A sentence on the methods whose selected checkpoints cost more or less than vanilla's."""
     for table in evidence.costs:
         if table.setup != setup:
@@ -195,7 +173,7 @@ def more_seeds(study: Study, methods: Sequence[str] = ()) -> Advice:
     wider = replace(experiment, seeds=chosen, method_seeds={})
     kept = Invocation(tuple(word for word in typed if not OWN_SEEDS.match(word)))
     command = kept.command("submit", f"seeds=[{','.join(map(str, chosen))}]")
-    return Advice(command, _trials(wider) - _trials(experiment))
+    return Advice(command, _trials(wider) - _trials(experiment), f"{SEEDS} seeds for every method")
 
 
 def _without_option(words: Sequence[str], option: str) -> tuple[str, ...]:

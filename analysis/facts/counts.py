@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from analysis.scores.candidates import Candidate
-from analysis.scores.uncertainty import Array
+from analysis.facts.candidates import Candidate
+from analysis.facts.uncertainty import Array
 from orchestrator.errors import UserError
 
 

@@ -1,1 +1,0 @@
-"""Selected checkpoints, their intervals, and the verdict on the methods; no text of a table."""
