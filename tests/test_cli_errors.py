@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli import COMMANDS, main
+from orchestrator.cli import main
+from orchestrator.commands import listing
 from orchestrator.commands.config_reference import resolved
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
@@ -560,7 +561,7 @@ def test_a_folder_that_takes_no_files(
         raise OSError(number, os.strerror(number), name)
 
     Path("folder").mkdir()
-    monkeypatch.setitem(COMMANDS, "list", refuse)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(listing, "run", refuse)
     expected = f"a folder that can be written to ({os.strerror(number)})"
     assert_names(complaint(capsys, "list", "methods"), "folder: 'folder'", expected)
 
@@ -571,7 +572,7 @@ def test_an_error_of_reading_names_the_file(
     def refuse(_: object) -> int:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "a/b.json")
 
-    monkeypatch.setitem(COMMANDS, "list", refuse)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(listing, "run", refuse)
     assert complaint(capsys, "list", "methods") == "trb: a/b.json: No such file or directory\n"
 
 

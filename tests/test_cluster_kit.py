@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.commands.parser import trb_parser
+from orchestrator.cli import trb_parser
 from tests.sweeps import ROOT
 
 SBATCH = ROOT / "docker" / "slurm" / "sweep.sbatch"

@@ -21,8 +21,7 @@ import pytest
 
 from analysis.labels import benchmark_key, benchmark_label
 from orchestrator import cli
-from orchestrator.commands import arguments
-from orchestrator.commands.parser import trb_parser
+from orchestrator.commands.arguments import Parser
 from orchestrator.data import arithmetic, benchmarks
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.files import folder_sha256
@@ -460,14 +459,14 @@ def test_commands_of_the_pages(
 ) -> None:
     """In a clone with a finished quickstart, whose rates and results every command meets."""
     words = ["runs" if word == "/shared/runs" else word for word in shlex.split(line)[1:]]
-    arguments.parse(trb_parser(), words)
+    cli.parse(cli.trb_parser(), words)
     if words[0] in RUN_HERE:
         shutil.copytree(finished, here / "runs")
         assert shown(capsys, *words)
 
 
 def test_commands_in_sentences_are_commands() -> None:
-    known = dict(parsers(trb_parser()))
+    known = dict(parsers(cli.trb_parser()))
     wrong = []
     for page in PAGES:
         for command, *words in mentioned(page):
@@ -527,6 +526,8 @@ def parsers(
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """The parser of `trb`, of each command and of each command's own commands, by name."""
     yield name, parser
+    if isinstance(parser, Parser):
+        parser.fill()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command, own in action.choices.items():
@@ -538,4 +539,4 @@ def test_the_examples_of_the_help_are_commands(capsys: pytest.CaptureFixture[str
     lines = re.findall(r"^  (trb .*?)   .*$", epilog, flags=re.MULTILINE)
     assert lines
     for line in lines:
-        arguments.parse(trb_parser(), shlex.split(line)[1:])
+        cli.parse(cli.trb_parser(), shlex.split(line)[1:])

@@ -1,5 +1,5 @@
-"""The larger subcommands, a file each, and their output; `parser` lists all that can be typed.
+"""The commands of `trb`, a file each with `add(parser)` and `run(options)`; `cli` lists them.
 
-Imports everything below, and `analysis`. What is not here (table, figures, report, dashboard)
-`orchestrator.cli` calls where it lives.
+`arguments` has what they share. Imports everything below, and `analysis`. The full-screen view is
+the command that has a room of its own.
 """

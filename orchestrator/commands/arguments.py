@@ -1,23 +1,46 @@
-"""Parses command lines; a mistake is a `UserError` with the word and what would be right."""
+"""The options that commands share, and the study that they name.
+
+Each command's file has `add(parser)`, its own arguments, and `run(options)`, which returns the exit
+code. `cli` lists the commands.
+"""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from orchestrator.errors import UserError, did_you_mean, refuse
-from orchestrator.selection.scores import Metric
 
+if TYPE_CHECKING:
+    from orchestrator.selection.study import Study
+
+OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
+EXPERIMENT = "an experiment file, a results folder, or the name of a shipped experiment: quickstart"
+ONLY_RESULTS = "default: the only one in the runs folder"
+JSON = "print JSON instead of text"
 MOST_DIGITS = 18  # of a whole number on the command line
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser with the project's errors; `namespace.parser` is that of the command."""
+    """argparse's parser with the project's errors; `namespace.parser` is that of the command.
+
+    `fill` adds the arguments of a command, whose modules are imported only when it is typed.
+    """
+
+    def __init__(self, *args: Any, fill: Callable[[Parser], None] | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._fill = fill
+
+    def fill(self) -> None:
+        """Add the arguments, if that was not done before."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse with its own wording."""
@@ -61,6 +84,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
+        self.fill()
         found, rest = super().parse_known_args(args, namespace)
         if not hasattr(found, "parser"):  # a command's own parser comes before that of `trb`
             found.parser = self
@@ -72,6 +96,38 @@ class Parser(argparse.ArgumentParser):
             known = list(action.choices)
             expected = f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
             raise refuse(str(name), value, expected)
+
+
+# --- arguments that commands share ---
+
+
+def add_experiment(parser: Parser, without: str | None = None) -> None:
+    """The experiment, its differences and its runs folder.
+
+    `without` says what the command does where no experiment is given; None if it needs one.
+    """
+    nargs, text = None, EXPERIMENT
+    if without is not None:
+        nargs, text = "?", f"{EXPERIMENT} ({without})"
+    parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs=nargs, help=text)
+    add_differences(parser)
+    add_runs(parser)
+
+
+def add_differences(parser: Parser) -> None:
+    """Options that change an experiment: overrides of its keys, and a choice of its methods."""
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    parser.option("--methods", "A,B", "only these of its methods, by key or label: vanilla,TRB")
+    text = "with --confirm: add seeds until each difference is settled, to ± POINTS or from zero"
+    parser.option("--until", "POINTS", text, positive_number)
+    text = "confirm each method's choice on N more seeds, which take no part in choosing"
+    parser.option("--confirm", "N", text, whole_number)
+
+
+def add_runs(
+    parser: Parser, default: str = "that of a results folder, $TRB_RUNS, else runs"
+) -> None:
+    parser.option("--runs", "DIR", f"folder of the run directories (default: {default})", Path)
 
 
 def is_whole_number(text: str) -> bool:
@@ -88,16 +144,6 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def metric(text: str) -> Metric:
-    """The type of an option that takes `pass@K` or `maj@K`: K, at least 1."""
-    match = re.fullmatch(rf"(pass|maj)@0*([1-9][0-9]{{0,{MOST_DIGITS - 1}}})", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected pass@K or maj@K with a whole number K ≥ 1, for example pass@8"
-        )
-    return Metric("maj" if match[1] == "maj" else "pass", int(match[2]))
-
-
 def positive_number(text: str) -> float:
     """The type of an option that takes a number > 0."""
     try:
@@ -109,23 +155,13 @@ def positive_number(text: str) -> float:
     return number
 
 
-def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Options; overrides may follow flags, while argparse alone wants them before the first."""
-    words = sys.argv[1:] if arguments is None else arguments
-    for word in words:
-        # Such a word would fail later, where it names a file or is printed.
-        if any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise refuse("argument", word, "text in UTF-8")
-    options, late = parser.parse_known_args(words)
-    command: Parser = options.parser
-    for word in late:
-        if word.startswith("-"):
-            raise _unknown_option(word, late[late.index(word) + 1 :], command)
-        if "=" not in word or not hasattr(options, "overrides"):
-            raise refuse("argument", word, f"words as in: {command.one_line_usage()}")
-    if late:
-        options.overrides = [*options.overrides, *late]
-    return options
+def refuse_folder(out: Path | None) -> None:
+    """Raise UserError if the value of --out, which names a file, is a folder."""
+    if out is not None and out.is_dir():
+        raise refuse("--out", str(out), "a file; this is a folder")
+
+
+# --- the study that they name; its modules take a third of a second to import ---
 
 
 def free_experiment(options: argparse.Namespace) -> None:
@@ -138,19 +174,56 @@ def free_experiment(options: argparse.Namespace) -> None:
         options.experiment = None
 
 
-def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserError:
-    """For `--seeds 3` the override that was meant, for `--run` the nearest option."""
-    from orchestrator.config import ExperimentFile  # which takes a fifth of a second
+def load(options: argparse.Namespace, announce: bool = False) -> Study:
+    """The experiment over its runs folder, which `options.runs` then names.
 
-    flag, _, value = word.partition("=")
-    key = flag.lstrip("-").replace("-", "_")
-    if key.partition(".")[0] in {field.name for field in dataclasses.fields(ExperimentFile)}:
-        value = value or next(iter(after), "VALUE")
-        if key == "seeds" and value.isascii() and value.isdigit() and 0 < int(value[:3]) <= 10:
-            value = "[" + ",".join(map(str, range(int(value)))) + "]"
-        return UserError(
-            f"{flag}: unknown option; a key of the experiment is set without dashes: {key}={value}"
-        )
-    flags = command.flags()
-    expected = f"expected one of {', '.join(flags)}{did_you_mean(flag, flags)}"
-    return UserError(f"{flag}: unknown option: {expected}")
+    With `announce` the file of a shipped experiment is named on stderr.
+    """
+    from orchestrator.experiment.reading import from_here
+    from orchestrator.experiment.shipped import find_experiment
+    from orchestrator.selection.loading import load_study
+
+    asked = {name: getattr(options, name) for name in ("methods", "confirm", "until")}
+    study = load_study(options.experiment, options.overrides, runs=options.runs, **asked)
+    options.runs = options.runs or Path(from_here(study.runs))
+    path = find_experiment(options.experiment)
+    if announce and path != options.experiment:
+        print(f"experiment: {from_here(path)}", file=sys.stderr)
+    return study
+
+
+def load_sound(options: argparse.Namespace) -> Study:
+    """The experiment for one look at all of its files. Raises Damaged if a file was changed."""
+    from orchestrator.selection.loading import refuse_damaged
+
+    study = load(options).snapshot()
+    refuse_damaged(study)
+    return study
+
+
+def load_to_run(options: argparse.Namespace) -> Study:
+    """The announced experiment, if its local models are whole and all of its engines installed."""
+    from orchestrator.engines.catalog import require_all
+    from orchestrator.experiment.local_files import check_local
+
+    study = load(options, announce=True)
+    for name, setup in study.experiment.setups.items():
+        if study.experiment.notes:
+            check_local(name, setup)
+        require_all(setup.engine)
+    return study
+
+
+def say_pins(study: Study) -> None:
+    """Print the lines that pin the local files which an experiment leaves open."""
+    for note in study.experiment.notes:
+        print(f"trb: {note}", file=sys.stderr)
+
+
+def lacks_runs(options: argparse.Namespace) -> bool:
+    """Whether the runs folder is missing, which is printed: results then come from nowhere."""
+    if options.runs.exists():
+        return False
+    hint = f"trb submit {options.experiment} makes it, --runs names another"
+    print(f"runs: {options.runs} (does not exist; {hint})", file=sys.stderr)
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import tempfile
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
 from orchestrator.commands.display import say
 from orchestrator.commands.doctor_gpu import SHOWN
 from orchestrator.engines.device import has_driver
@@ -37,6 +39,16 @@ LEAST_S = 1.0
 # Beyond a phase's share: an engine may compile kernels at first use, and a disk be slow at first.
 LATE_S = 120.0
 NO_GPU = "a machine with the GPU that is to be measured"
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser)
+    text = "how long it may take (default: 10), all setups together"
+    parser.option("--minutes", "M", text, positive_number, default=10.0)
+
+
+def run(options: argparse.Namespace) -> int:
+    return calibrate(load_to_run(options), options.minutes, Console())
 
 
 def calibrate(study: Study, minutes: float, console: Console) -> int:

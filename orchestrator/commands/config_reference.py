@@ -5,6 +5,7 @@ With an experiment instead of a key: the resolved values, each with where it com
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import textwrap
@@ -12,15 +13,17 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 import yaml
 
 from orchestrator import config
-from orchestrator.errors import did_you_mean, refuse
+from orchestrator.commands.arguments import EXPERIMENT, JSON, Parser, add_differences
+from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.methods import METHODS, method_key
+from orchestrator.experiment.methods import METHODS, method_key, null_overrides
 from orchestrator.experiment.origins import SHARED_PARTS, layers, origin
 from orchestrator.experiment.shipped import find_experiment, names_experiment
 from orchestrator.rules import Entry, entries, entry
@@ -56,6 +59,24 @@ class Key:
         values = asdict(self)
         del values["rule"]
         return values
+
+
+def add(parser: Parser) -> None:
+    text = f"a key, the beginning of one, a method, or {EXPERIMENT}"
+    parser.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help=text)
+    add_differences(parser)
+    parser.flag("--json", JSON)
+
+
+def run(options: argparse.Namespace) -> int:
+    overrides = list(options.overrides)
+    if options.methods is not None:
+        if options.what is None:
+            raise UserError(f"--methods: {options.methods!r}: expected an EXP.yaml before it")
+        path = find_experiment(Path(options.what))
+        overrides += null_overrides(options.methods, load_experiment(path, overrides).methods)
+    print(show(options.what, overrides, options.json, get_terminal_size().columns))
+    return 0
 
 
 def all_keys() -> list[Key]:

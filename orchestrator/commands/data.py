@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
+from orchestrator.commands.arguments import Parser
+from orchestrator.data.fetching import fetch
 from orchestrator.data.sources import SOURCES
 from orchestrator.errors import unknown
+from orchestrator.experiment.load import data_folder
+
+
+def add(parser: Parser) -> None:
+    actions, text = ("sources", "fetch"), "default: sources"
+    parser.add_argument("action", nargs="?", choices=actions, default="sources", help=text)
+    text = "where to put them (default: TRB_DATA_DIR, else data)"
+    parser.add_argument("folder", nargs="?", type=Path, help=text)
+    parser.option("--only", "KEY,…", "some of the files, for example math500,gsm8k")
+    text = "URL or folder of owner/name/commit/path files (default: TRB_DATA_MIRROR, else GitHub)"
+    parser.option("--from", "MIRROR", text, dest="mirror")
+
+
+def run(options: argparse.Namespace) -> int:
+    keys = chosen(options.only.split(",") if options.only else [])
+    if options.action == "sources":
+        print(table(keys))
+        return 0
+    folder = options.folder or Path(data_folder(None))
+    for line in fetch(folder, keys, options.mirror):
+        print(line, flush=True)
+    print(f"use them with data_dir={folder}, or TRB_DATA_DIR={folder.resolve()}")
+    return 0
 
 
 def table(keys: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ job of Ray's job server, on the cluster. Either is stopped by a request in the r
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from orchestrator.commands.arguments import Parser, add_experiment, load
 from orchestrator.errors import UserError
 from orchestrator.liveness.drivers import drivers_of
 from orchestrator.selection.study import Study
@@ -74,6 +76,14 @@ def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> i
     say(f"job {job} of {address}; its output: ray job logs --address {address} --follow {job}")
     _say_commands(study, say)
     return 0
+
+
+def add_cancel(parser: Parser) -> None:
+    add_experiment(parser)
+
+
+def run_cancel(options: argparse.Namespace) -> int:
+    return cancel(load(options), print)
 
 
 def cancel(study: Study, say: Say) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -15,6 +16,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from orchestrator.commands.arguments import (
+    JSON,
+    Parser,
+    add_experiment,
+    free_experiment,
+    load,
+    say_pins,
+)
 from orchestrator.commands.display import say
 from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
 from orchestrator.cores import bound_cores, cores_here
@@ -25,7 +34,7 @@ from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
 from orchestrator.engines.device import ALLOCATOR, has_driver
 from orchestrator.engines.memory import GIB, Gpus, needs_gpu
-from orchestrator.errors import shown
+from orchestrator.errors import UserError, shown
 from orchestrator.experiment.units import batches_of
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
@@ -65,6 +74,31 @@ class Finding:
     name: str
     verdict: str
     detail: str
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser, without="without one: the machine alone")
+    parser.flag("--json", JSON)
+    text = "minutes of real work on this machine's GPU: engines, memory, an update, a switch"
+    parser.flag("--gpu", text)
+    text = "with --gpu: tiny models of random weights, on CPUs if the machine has no GPU"
+    parser.flag("--small", text)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.gpu:
+        from orchestrator.commands.doctor_gpu import PAIR, check_gpu
+
+        free_experiment(options)
+        options.experiment = options.experiment or PAIR
+        return check_gpu(load(options), options.small, options.json)
+    if options.small:
+        raise UserError("--small: not without --gpu: expected trb doctor --gpu --small")
+    if options.experiment is None:
+        return examine(None, options.json)
+    study = load(options, announce=True)
+    say_pins(study)
+    return examine(study, options.json)
 
 
 def examine(study: Study | None, as_json: bool) -> int:

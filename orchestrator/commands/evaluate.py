@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.facts import uncertainty
-from orchestrator.commands.arguments import is_whole_number
+from orchestrator.commands.arguments import Parser, add_runs, is_whole_number, whole_number
 from orchestrator.commands.display import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.data.files import SUFFIXES, folder_sha256
@@ -57,7 +57,31 @@ class BenchmarkScore:
     high: float
 
 
-def evaluate_model(options: argparse.Namespace) -> int:
+def add(parser: Parser) -> None:
+    parser.add_argument("model", help="model folder, or hub id with --revision")
+    text = "comma-separated, each KEY, KEY:n or FILE.jsonl:n, e.g. math500:64,aime24:512"
+    parser.option("--benchmarks", None, text, required=True)
+    text = "gives prompt, vocabulary and decoding: a shipped setup, or the path of a setup file"
+    parser.option("--setup", "NAME", text, required=True)
+    parser.option("--setups-from", "EXP.yaml", "find the setup beside this experiment", Path)
+    parser.option("--revision", None, "commit of a hub model")
+    owners = ("student", "teacher")
+    parser.option("--stops-as", None, "whose EOS it emits", choices=owners, default="student")
+    text = "of the samples; a sweep uses the unit's seed"
+    parser.option("--seed", None, text, whole_number, default=0)
+    text = "of the samples; a sweep uses the checkpoint's step"
+    parser.option("--step", None, text, whole_number, default=0)
+    text = "processes that sample at once (default: one for each visible GPU, else one)"
+    parser.option("--evaluators", "N", text, whole_number)
+    parser.option("--limit", None, "only the first problems of each benchmark", whole_number)
+    text = "folder of the benchmark files (default: TRB_DATA_DIR, else data)"
+    parser.option("--data-dir", "DIR", text)
+    add_runs(parser, "$TRB_RUNS, else runs")
+    parser.option("--out", "FILE.json", "default: results/eval/ in the runs folder", Path)
+    parser.flag("--json", "print the result as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
     """Evaluate `options.model`, print a row for each benchmark and keep the result as JSON."""
     data_dir = data_folder(options.data_dir)
     setup = _setup(options.setup, options.setups_from, options.benchmarks, options.limit)

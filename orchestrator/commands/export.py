@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import tempfile
@@ -11,6 +12,15 @@ from pathlib import Path
 from analysis.facts.evidence import ConfirmedRow, RowEvidence
 from analysis.labels import method_label
 from analysis.table import build
+from orchestrator.commands.arguments import (
+    ONLY_RESULTS,
+    Parser,
+    add_experiment,
+    free_experiment,
+    lacks_runs,
+    load_sound,
+    whole_number,
+)
 from orchestrator.commands.model_card import Exported, licence_of, model_card
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import known_method
@@ -20,9 +30,30 @@ from orchestrator.models.settings_files import complete_settings
 from orchestrator.records.files import give_usual_mode
 from orchestrator.records.rundir import CANARY, RunReader
 from orchestrator.selection import scores
+from orchestrator.selection.results_folder import only_results
 from orchestrator.selection.study import Study
+from orchestrator.start_up import default_runs
 
 LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*")
+
+
+def add(parser: Parser) -> None:
+    parser.add_argument("method", metavar="METHOD", help="a method, by key or label")
+    add_experiment(parser, without=ONLY_RESULTS)
+    parser.option("--output", "DIR", "folder to write, which must not exist", Path, required=True)
+    parser.option("--setup", "NAME", "needed where the experiment has several setups")
+    parser.option("--seed", "N", "of several training runs (default: the first)", whole_number)
+
+
+def run(options: argparse.Namespace) -> int:
+    free_experiment(options)
+    if options.experiment is None:
+        options.experiment = only_results(options.runs or default_runs())
+    study = load_sound(options)
+    if lacks_runs(options):
+        return 1
+    print(export(study, options.method, options.output, options.setup, options.seed))
+    return 0
 
 
 def export(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.commands.arguments import Parser, refuse_folder
 from orchestrator.cores import cores_here
 from orchestrator.data.files import NO_TEXT, json_rows, numbered_rows
 from orchestrator.data.problems import is_absent, number_text
@@ -20,6 +22,22 @@ from orchestrator.records.files import write_atomically
 
 MOST_WORKERS = 16  # each takes about 100 MB
 STDIN = "-"
+
+
+def add(parser: Parser) -> None:
+    text = "rows {gold, generation}; - reads standard input"
+    parser.add_argument("file", type=Path, metavar="FILE.jsonl", help=text)
+    text = "the judge: math (default), or module:function"
+    parser.option("--grader", None, text, default=MATH)
+    parser.option("--out", "OUT.jsonl", "write the rows with their grades", Path)
+
+
+def run(options: argparse.Namespace) -> int:
+    refuse_folder(options.out)
+    counts = grade_file(options.file, options.out, options.grader)
+    rest = f"{counts.no_answer} without an answer, {counts.timed_out} timed out"
+    print(f"{counts.n} graded: {counts.correct} correct, {rest}")
+    return 0
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from orchestrator.commands.arguments import Parser, add_runs
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.errors import one_of
 from orchestrator.experiment import shipped
@@ -17,9 +19,20 @@ from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.resolved import RECORD
 from orchestrator.selection.results_folder import results_folders, submits
 from orchestrator.sheet import Sheet, to_rich
+from orchestrator.start_up import default_runs
 
 Rows = Iterator[Sequence[str]]
 NUMBERS = ("problems",)  # headings of columns that hold numbers
+
+
+def add(parser: Parser) -> None:
+    kinds = "experiments | methods | setups | benchmarks | results"
+    parser.add_argument("kind", nargs="?", metavar=kinds, help="one of these lists (default: all)")
+    add_runs(parser, "$TRB_RUNS, else runs")
+
+
+def run(options: argparse.Namespace) -> int:
+    return show_list(options.kind, (options.runs or default_runs()).resolve(), Console())
 
 
 def show_list(kind: str | None, runs: Path, console: Console) -> int:

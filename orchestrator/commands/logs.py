@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from orchestrator.commands.arguments import EXPERIMENT, Parser, add_differences, add_runs, load
 from orchestrator.errors import UserError, did_you_mean
 from orchestrator.experiment.kinds import SUPERVISED_STAGE
 from orchestrator.experiment.methods import BASE, METHODS, method_label
+from orchestrator.experiment.shipped import names_experiment
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
+from orchestrator.start_up import default_runs
 
 FOLLOW_S = 0.5
 MOST_NAMED = 6  # units of a message
 
 Say = Callable[[str], None]
+
+
+def add(parser: Parser) -> None:
+    text = f"id of a unit, its beginning, a label as of `trb status`: 'TRB K=12', or {EXPERIMENT}"
+    parser.add_argument("unit", metavar="UNIT | EXP.yaml", help=text)
+    add_differences(parser)
+    add_runs(parser)
+    text = "go on printing what is added, until Ctrl-C"
+    parser.add_argument("-f", "--follow", action="store_true", help=text)
+
+
+def run(options: argparse.Namespace) -> int:
+    if names_experiment(options.unit):
+        options.experiment = Path(options.unit)
+        study = load(options)
+        runs, unit_ids = study.runs, started_units(study)
+        if not unit_ids:
+            raise UserError(
+                f"{options.unit}: none of its {len(study.units)} units has a log in {runs}"
+            )
+    elif options.overrides or options.methods is not None:
+        given = options.overrides[0] if options.overrides else f"--methods {options.methods}"
+        expected = (
+            f"an experiment before it, and {options.unit!r} is none; trb logs EXP.yaml {given}"
+        )
+        raise UserError(f"{given}: expected {expected}")
+    else:
+        folder = run_directory(Path(options.unit))
+        runs = (options.runs or default_runs()).resolve() if folder is None else folder.parent
+        unit_ids = find_units(options.unit, runs) if folder is None else [folder.name]
+    show = follow_logs if options.follow else show_logs
+    show(unit_ids, runs, functools.partial(print, flush=True))
+    return 0
 
 
 def show_logs(unit_ids: Sequence[str], runs: Path, say: Say) -> None:

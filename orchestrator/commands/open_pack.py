@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -12,8 +13,19 @@ from rich.console import Console
 from analysis.table import build, formats, terminal
 from orchestrator.archive.packing import as_opened
 from orchestrator.archive.unpacking import OpenedPack, open_pack
+from orchestrator.commands.arguments import Parser
 from orchestrator.planning.numbers import counted
 from orchestrator.selection.loading import load_study, refuse_damaged
+
+
+def add(parser: Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE.tar.gz", help="a file that trb pack wrote")
+    text = "folder to unpack to (default: NAME in this folder, by the sweep's name)"
+    parser.option("--to", "DIR", text, Path)
+
+
+def run(options: argparse.Namespace) -> int:
+    return open_and_show(options.file, options.to, Console())
 
 
 def open_and_show(pack: Path, folder: Path | None, console: Console) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from pathlib import Path
 
 from analysis.table import build, formats
 from orchestrator.archive.packing import LeftOut, Packed, as_opened, write_pack
+from orchestrator.commands.arguments import Parser, add_experiment, lacks_runs, load_sound
 from orchestrator.errors import UserError, refuse
 from orchestrator.planning.numbers import counted, size_text
 from orchestrator.records.rundir import ROLLOUTS
@@ -15,6 +17,20 @@ from orchestrator.selection.confirmation import missing_units
 from orchestrator.selection.study import Study
 
 SUFFIX = ".tar.gz"
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser)
+    text = "default: NAME.tar.gz in this folder, by the experiment's name"
+    parser.option("--output", "FILE.tar.gz", text, Path)
+    parser.flag("--no-texts", "leave out the texts of evaluated responses")
+
+
+def run(options: argparse.Namespace) -> int:
+    study = load_sound(options)
+    if lacks_runs(options):
+        return 1
+    return pack(study, options.output, not options.no_texts)
 
 
 def pack(study: Study, output: Path | None, texts: bool) -> int:

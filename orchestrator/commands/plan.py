@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from orchestrator.commands.arguments import (
+    JSON,
+    Parser,
+    add_experiment,
+    load,
+    say_pins,
+    whole_number,
+)
 from orchestrator.config import Experiment, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import benchmark_of, load_benchmark
 from orchestrator.data.declared import lacking
 from orchestrator.data.problems import check_rows, check_system
 from orchestrator.engines.catalog import require_all
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.local_files import check_local
 from orchestrator.experiment.units import batches_of
 from orchestrator.monitor.status import seconds_left_on
@@ -23,7 +32,7 @@ from orchestrator.planning.calibrated import gpu_here
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
-from orchestrator.planning.rates import Gpu
+from orchestrator.planning.rates import Gpu, gpu_of
 from orchestrator.planning.seconds import measure
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Machines, render
@@ -31,6 +40,28 @@ from orchestrator.selection.confirmation import unconfirmed_units, with_confirma
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import check_prompts_apart
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser)
+    parser.option("--gpus", "N", "how long it takes on N GPUs (default: 1)", whole_number)
+    kinds = "H100-80GB (default), H200, B200, A100-80GB, A100-40GB, L40S"
+    own = "name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
+    parser.option("--gpu", "KIND", f"kind of these GPUs: {kinds}, or {own}")
+    parser.flag("--why", "why each unit would run, and what the costs assume")
+    text = "the lines that pin the sha256 of local files which the experiment leaves out"
+    parser.flag("--pins", text)
+    parser.flag("--json", JSON)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.gpus is not None and options.gpus < 1:
+        raise refuse("--gpus", options.gpus, "1 or more")
+    gpu = None if options.gpu is None else gpu_of(options.gpu)
+    study = load(options, announce=True)
+    if options.pins:
+        say_pins(study)
+    return plan(study, options.gpus or 1, gpu, Console(), options.why, options.json)
 
 
 def plan(

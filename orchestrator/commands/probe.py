@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from contextlib import closing
 
 from rich.console import Console
 from rich.progress import Progress
 
+from analysis.probe import view
+from orchestrator.commands.arguments import JSON, Parser, add_experiment, load
 from orchestrator.commands.waiting import building
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import LeaseHeld, UserError
@@ -19,6 +23,28 @@ from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.workers.spec import WorkerSpec, resolved
+
+
+def add(parser: Parser) -> None:
+    probes = parser.add_subparsers(dest="probe", metavar="PROBE", required=True)
+    text = "success of vanilla and trust-region prefixes when student and teacher continue them"
+    continuation = probes.add_parser("continuation", help=text, description=text)
+    add_experiment(continuation)
+    shown = continuation.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help=JSON)
+    text = "measure only; the report has the numbers and a picture of them"
+    shown.add_argument("--quiet", action="store_true", help=text)
+
+
+def run(options: argparse.Namespace) -> int:
+    study = load(options)
+    run_probes(study, Console(stderr=options.json))
+    if options.json:
+        print(json.dumps(view.to_json(study), indent=2))
+    elif not options.quiet:
+        for setup in study.experiment.setups:
+            Console().print(view.to_rich(study, setup))
+    return 0
 
 
 def run_probes(study: Study, console: Console) -> None:

@@ -7,6 +7,7 @@ are.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.commands.arguments import Parser, add_experiment, load
 from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import LeaseHeld, UserError
@@ -42,6 +44,33 @@ NOTES = {
 # in each problem, net. With texts, the responses `read` anew; the texts that were only `compared`, and
 # those `differing` from the stored answer.
 Recount = Counter[str]
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser)
+    text = "compare with math-verify alone instead: disagreements by benchmark, also in the report"
+    parser.flag("--audit", text)
+    parser.flag("--json", "with --audit: a JSON document")
+    text = "extract answers anew, in evaluations that keep the texts of all their responses"
+    parser.flag("--texts", text)
+    parser.description = (
+        "Count correct answers again, from the extracted answers that evaluations keep, with the "
+        "present grader. Scores of an older grader's version are carried over to the present one, "
+        "and their files stay. Extracted answers stay too unless --texts is given, and so do the "
+        "rewards of training."
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.audit and options.texts:
+        raise UserError("--texts: expected without --audit, which reads texts by itself")
+    if options.audit:
+        from orchestrator.commands.audit import audit
+
+        return audit(load(options), options.json)
+    if options.json:
+        raise UserError("--json: expected --audit beside it")
+    return regrade(load(options), options.texts)
 
 
 def regrade(study: Study, anew: bool = False) -> int:

@@ -23,6 +23,7 @@ from analysis.numbers import tenths_text
 from analysis.table import build
 from analysis.table.model import Table, TableColumn
 from orchestrator.archive.unpacking import OpenedPack, open_pack
+from orchestrator.commands.arguments import Parser
 from orchestrator.commands.spending import confirm
 from orchestrator.commands.submit import submit
 from orchestrator.config import Confirm, Experiment
@@ -53,7 +54,25 @@ class CellOfTable:
     name: str
 
 
-def rerun(options: argparse.Namespace) -> int:
+def add(parser: Parser) -> None:
+    parser.description = (
+        "Train the runs again that a cell of a packed table rests on. Exit code 0: the same bytes; "
+        "4: other bytes, and a score within the interval of the cell; 1: a score outside of it. "
+        "Where the training stops early, the exit code is that of trb submit."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE.tar.gz", help="a file that trb pack wrote")
+    text = "OmegaConf dotlist that leaves the training alone, for example runtime.keep=best"
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
+    text = "the cell, as the table prints it: 'TRB,Short sums'; SETUP where several have the column"
+    parser.option("--cell", "METHOD,COLUMN[,SETUP]", text, required=True)
+    text = "new folder of the run directories (default: NAME-rerun in this folder)"
+    parser.option("--runs", "DIR", text, Path)
+    text = "Ray cluster to join; without it a private one on this machine"
+    parser.option("--address", None, text)
+    parser.flag("--yes", "spend more than 1,000 planned GPU-hours without a question")
+
+
+def run(options: argparse.Namespace) -> int:
     """SAME, WITHIN_INTERVAL or DIFFERS; the exit code of `trb submit` where it stopped early."""
     with tempfile.TemporaryDirectory() as scratch:
         opened = open_pack(options.file, Path(scratch) / "packed")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import threading
 
 from rich.console import Console
 
 from orchestrator.commands import display
+from orchestrator.commands.arguments import JSON, Parser, add_experiment, load
 from orchestrator.commands.display import say
 from orchestrator.commands.status_tables import units_view
 from orchestrator.commands.watching import Watch, finished_families, follow, gaps_of
@@ -15,6 +17,24 @@ from orchestrator.monitor import status
 from orchestrator.selection.study import Study
 
 PIPE_WIDTH = 400  # where no terminal is the limit
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser)
+    shown = parser.add_mutually_exclusive_group()
+    text = "go on looking until every unit is done or Ctrl-C; in a pipe a line for each event"
+    shown.add_argument("--watch", action="store_true", help=text)
+    shown.add_argument("--json", action="store_true", help=JSON)
+    parser.flag("--all", "every unit, also of a large sweep")
+    orders = ("score", "name", "state", "left")
+    parser.option("--sort", None, "order of the units (default: plan)", choices=orders)
+
+
+def run(options: argparse.Namespace) -> int:
+    study = load(options)
+    if options.watch:
+        return watch_status(study, Console(), options.all, options.sort)
+    return show_status(study, Console(), options.json, options.all, options.sort)
 
 
 def show_status(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import threading
@@ -17,9 +18,12 @@ from typing import Literal
 from rich.console import Console
 
 from orchestrator.commands import display, watching
+from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
+from orchestrator.commands.detach import detach, detach_as_job
 from orchestrator.commands.output import lasting_console
+from orchestrator.commands.spending import confirm
 from orchestrator.commands.waiting import SILENCE_S, building, taking
-from orchestrator.errors import FULL, ClusterDied, UserError
+from orchestrator.errors import FULL, ClusterDied, UserError, refuse
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.liveness.drivers import Driving
@@ -44,6 +48,7 @@ from orchestrator.sweep.preflight import check_address, check_runs_folder
 from orchestrator.tracking.follow import Mirror
 from orchestrator.tracking.tracker import tracker_function
 
+JOB_SERVERS = ("http://", "https://")  # what the addresses of Ray's job servers begin with
 INTERRUPTED = 130  # the exit code after Ctrl-C
 Stopped = Literal["", "interrupted", "limit"]
 
@@ -73,6 +78,37 @@ class Submission:
     def say_where(self) -> None:
         """Name the runs folder, and how much of the experiment it holds."""
         self.say(display.runs_line(self.study.runs, status.collect(self.study), absent="new"))
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser)
+    text = "Ray cluster to join; without it a private one on this machine"
+    parser.option("--address", None, text)
+    text = "begin nothing that would take the experiment past H GPU-hours (core-hours without GPUs)"
+    parser.option("--max-gpu-hours", "H", text, positive_number)
+    parser.flag("--yes", "spend more than 1,000 planned GPU-hours without a question")
+    parser.flag("--report", "write the report and all figures, too, when every unit is done")
+    text = "go on in the background; with --address http://HEAD:8265 as a job of Ray's job server"
+    parser.flag("--detach", text)
+
+
+def run(options: argparse.Namespace) -> int:
+    study, address, limit = load_to_run(options), options.address, options.max_gpu_hours
+    confirm(study, options.yes, limit)
+    is_job = (address or "").startswith(JOB_SERVERS)
+    if is_job and not options.detach:
+        expected = "--detach beside the address of a job server, else auto or HOST:PORT"
+        raise refuse("--address", address, expected)
+    again = ["--report"] if options.report else []
+    again += ["--address", address] if address is not None and not is_job else []
+    if not options.detach:
+        typed = study.invocation.command("submit", *(["--yes"] if options.yes else []), *again)
+        return submit(study, address, typed, limit, options.report)
+    again += ["--yes"]  # the question was asked before
+    again += [] if limit is None else ["--max-gpu-hours", repr(limit)]
+    if address is not None and is_job:
+        return detach_as_job(study, address, again, print)
+    return detach(study, again, print)
 
 
 def submit(

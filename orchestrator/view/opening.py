@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 
-from orchestrator.commands.arguments import free_experiment
+from orchestrator.commands.arguments import (
+    ONLY_RESULTS,
+    Parser,
+    add_experiment,
+    free_experiment,
+    load,
+)
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.reading import from_here
 from orchestrator.selection.results_folder import only_results
-from orchestrator.selection.study import Study
 from orchestrator.start_up import default_runs
 
 
-def open_view(options: argparse.Namespace, load: Callable[[argparse.Namespace], Study]) -> int:
-    """Show the view until the user leaves; `load` makes the study of the options.
+def add(parser: Parser) -> None:
+    add_experiment(parser, without=ONLY_RESULTS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the view until the user leaves.
 
     UserError without a terminal, without runs, and where no experiment is meant.
     """

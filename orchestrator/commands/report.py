@@ -1,0 +1,67 @@
+"""`trb report` and `trb figures`: the page of an experiment, and its pictures as files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from analysis.report.page import write_report
+from analysis.results import write_figures
+from orchestrator.commands.arguments import (
+    Parser,
+    add_experiment,
+    lacks_runs,
+    load_sound,
+    refuse_folder,
+)
+from orchestrator.errors import UserError, refuse
+
+
+def add(parser: Parser) -> None:
+    add_experiment(parser)
+    parser.option("--out", "FILE.html", "default: report.html in the results folder", Path)
+    parser.flag("--figures", "write the figures beside it, too, as PNG and PDF")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the page's path; for people the verdict stands before it, and the next command after."""
+    study = load_sound(options)
+    refuse_folder(options.out)
+    if lacks_runs(options):
+        return 1
+    report = write_report(study, options.out.resolve() if options.out else None)
+    if options.figures:
+        write_figures(study, report.path.parent)
+    lead = "All of it on one page, open it in a browser:"
+    print(*report.verdict.sentences, "", lead, sep="\n", file=sys.stderr)
+    print(report.path, flush=True)
+    advice = report.verdict.advice
+    if advice is not None:
+        print("", advice.reason, advice.command, sep="\n", file=sys.stderr)
+    return 0
+
+
+def add_figures(parser: Parser) -> None:
+    add_experiment(parser)
+    parser.option("--out", "FOLDER", "default: the results folder", Path)
+    parser.option("--width", "INCHES", "default 7.2; 5.5 fits a page of text at 8 pt", float)
+
+
+def run_figures(options: argparse.Namespace) -> int:
+    """Print the paths of the pictures; those that lack their data are named on stderr."""
+    study = load_sound(options)
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise refuse("--out", str(options.out), "a folder; this is a file")
+    if options.width is not None and not 3 <= options.width <= 12:
+        raise refuse("--width", options.width, "inches from 3 to 12")
+    if lacks_runs(options):
+        return 1
+    written = write_figures(study, options.out, options.width)
+    if not written.paths:
+        nothing = f"nothing to draw of {study.experiment.name} yet"
+        raise UserError(f"{study.runs}: {nothing}; begin with: trb submit {options.experiment}")
+    print(*written.paths, sep="\n")
+    for line in written.missing:
+        print(f"not drawn: {line}", file=sys.stderr)
+    return 0
