@@ -25,6 +25,7 @@ from orchestrator.commands.arguments import (
     say_pins,
 )
 from orchestrator.commands.display import say
+from orchestrator.commands.doctor_gpu import PAIR, SHOWN, check_gpu
 from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
 from orchestrator.cores import bound_cores, cores_here
 from orchestrator.data.benchmarks import load_benchmark
@@ -50,7 +51,6 @@ from orchestrator.tracking.tracker import tracker_function
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SIGNS = {"ok": "[green]ok[/]  ", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_GIB = 1.0  # of shared memory on a machine with GPUs
@@ -87,8 +87,6 @@ def add(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.gpu:
-        from orchestrator.commands.doctor_gpu import PAIR, check_gpu
-
         free_experiment(options)
         options.experiment = options.experiment or PAIR
         return check_gpu(load(options), options.small, options.json)
@@ -184,7 +182,7 @@ def _conclude(study: Study | None, failed: int) -> None:
 def _show(finding: Finding) -> None:
     """Print a line with the verdict, and further lines of the detail below it."""
     detail = escape(finding.detail).replace("\n", "\n     ")
-    line = f"{SIGNS[finding.verdict]} {finding.name}: {detail}"
+    line = f"{SHOWN[finding.verdict]} {finding.name}: {detail}"
     Console().print(line, highlight=False, soft_wrap=True)
 
 

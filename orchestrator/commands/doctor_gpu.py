@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.commands.doctor import SIGNS
 from orchestrator.config import Runtime
 from orchestrator.engines.device import has_driver
 from orchestrator.errors import UserError
@@ -27,7 +26,12 @@ from orchestrator.selftest.runner import Outcome, run_checks
 from orchestrator.sweep.preflight import check_runs_folder
 
 PAIR = EXPERIMENTS / "paper.yaml"  # whose largest pair is checked where no experiment is given
-SHOWN = {**SIGNS, "skipped": "[dim]skip[/]"}
+SHOWN = {
+    "ok": "[green]ok[/]  ",
+    "warn": "[yellow]warn[/]",
+    "fail": "[red]fail[/]",
+    "skipped": "[dim]skip[/]",
+}
 FOLDER = ".doctor"  # of the runs folder: a folder in it for each time that the checks are made
 RESULTS = "results.json"
 OF_PLANNED = 0.6  # the least speed that is well: 15,000 tokens/s of Qwen3-0.6B on an H100

@@ -12,7 +12,7 @@ import pytest
 
 from analysis.report.audit import audit_section
 from orchestrator.cli import main
-from orchestrator.commands import audit
+from orchestrator.commands import regrade
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
 from orchestrator.experiment import evaluation_protocol
@@ -83,7 +83,7 @@ def test_an_audit_changes_no_record_and_stands_in_the_report(
     [vanilla] = units_of(units, "vanilla")
     assert not audit_section(study)
     with pytest.raises(UserError, match="trb submit"):
-        audit.audit(study, as_json=False)
+        regrade.audit(study, as_json=False)
     write_run(tmp_path, experiment, vanilla, {20: [None, None]}, steps=60)
     problems = load_benchmark(BENCHMARK, None)[:3]
     rows = []
@@ -94,7 +94,7 @@ def test_an_audit_changes_no_record_and_stands_in_the_report(
     with closing(RunWriter(tmp_path, vanilla.id)) as run:
         write_evaluation(run, evaluation_id, 20, rows)
     before = [path.read_bytes() for path in sorted((tmp_path / vanilla.id).rglob("*.jsonl"))]
-    assert audit.audit(study, as_json=True) == 0
+    assert regrade.audit(study, as_json=True) == 0
     [row] = json.loads(capsys.readouterr().out)["audit"]
     assert (row["benchmark"], row["answers"], row["refused"], row["accepted"]) == (
         BENCHMARK,

@@ -14,7 +14,6 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.commands import regrade
-from orchestrator.commands.audit import audit
 from orchestrator.config import Experiment
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
@@ -281,7 +280,7 @@ def test_an_audit_reads_the_texts_that_are_all_there(
     records = [replace(record, answers={}, no_answer=2) for record in found]
     part, run = Slice(0, 2, 0, 200, 200), RunReader(tmp_path, unit.id)
     write_slice(run, ids[BENCHMARK], STEP, part, records, texts)
-    assert audit(Study(experiment, units, tmp_path), as_json=True) == 0
+    assert regrade.audit(Study(experiment, units, tmp_path), as_json=True) == 0
     (audited,) = json.loads(capsys.readouterr().out)["audit"]
     assert (audited["answers"], audited["refused"], audited["accepted"]) == (400, 0, 0)
 
