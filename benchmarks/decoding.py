@@ -18,7 +18,7 @@ from orchestrator.engines.common.passes import attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.models.random_weights import qwen3_config
+from orchestrator.models.recipes import qwen3_config
 from orchestrator.policy import laws
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Student, TrustRegion, draft_length, least_acceptance

@@ -20,7 +20,7 @@ from orchestrator.config import EngineName, TrainerName
 from orchestrator.engines import memory
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.interface import Limits, WeightsRef
-from orchestrator.models.embedded import make_tokenizer
+from orchestrator.models.recipes import make_tokenizer
 from orchestrator.policy.spec import Objective, Student, TrustRegion
 from orchestrator.rollouts import concatenate
 

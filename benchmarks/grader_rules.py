@@ -29,11 +29,11 @@ from typing import Any
 import yaml
 
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.grading import algebra, boxes, judge, spelling
+from orchestrator.grading import algebra, boxes, judge, notation
 from orchestrator.grading.gold import Gold
 from orchestrator.selection.loading import load_study
 
-ROOMS = ("algebra", "boxes", "judge", "measures", "sets", "spelling", "structure", "words")
+ROOMS = ("algebra", "boxes", "judge", "meanings", "notation")
 MOST = 300  # pairs of a rule that are judged again without it
 DEADLINE_S = 5
 Pair = tuple[Gold, str]
@@ -91,10 +91,10 @@ def count_rules() -> Rules:
                 counted = [CountedPattern(f"{room}.{name}: {p.pattern}", p, rules) for p in value]
                 setattr(module, name, tuple(counted))
     synonyms = []
-    for pattern, replacement in spelling._SYNONYMS:
-        name = f"spelling._SYNONYMS: {pattern.pattern}"
+    for pattern, replacement in notation._SYNONYMS:
+        name = f"notation._SYNONYMS: {pattern.pattern}"
         synonyms.append((CountedPattern(name, pattern, rules), replacement))
-    spelling._SYNONYMS = tuple(synonyms)  # pyright: ignore[reportAttributeAccessIssue]
+    notation._SYNONYMS = tuple(synonyms)  # pyright: ignore[reportAttributeAccessIssue]
     judge._RULES = tuple(_counted_rule(rule, at, rules) for at, rule in enumerate(judge._RULES))
     return rules
 

@@ -30,7 +30,7 @@ class WrongWeights(RuntimeError):
 
 
 class LeaseHeld(RuntimeError):
-    """Another process works on the unit, or on the slice; see `liveness.lease`."""
+    """Another process works on the unit, or on the slice; see `liveness.leases`."""
 
 
 class EngineLost(RuntimeError):

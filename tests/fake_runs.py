@@ -12,7 +12,7 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.models import made_models
+from orchestrator.models import locate
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, Slice
 from orchestrator.records.writer import RunWriter, write_slice
@@ -51,13 +51,13 @@ def quickstart_study(runs: Path, *overrides: str) -> Study:
 def fake_models(experiment: Experiment, runs: Path) -> None:
     """Files in the place of the embedded models, with the record that makes ids final."""
     for setup in experiment.setups.values():
-        for role in made_models.ROLES:
+        for role in locate.ROLES:
             if getattr(setup, role).recipe is not None:
-                folder = made_models.folder_of(getattr(setup, role), setup, runs)
+                folder = locate.folder_of(getattr(setup, role), setup, runs)
                 folder.mkdir(parents=True, exist_ok=True)
-                for name in made_models.NEEDED:
+                for name in locate.NEEDED:
                     (folder / name).write_text(f"{role}'s {name}")
-                made_models.record(folder)
+                locate.record(folder)
 
 
 def units_of(units: Sequence[Unit], name: str) -> list[Unit]:

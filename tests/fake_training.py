@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from orchestrator.experiment.units import checkpoint_steps
-from orchestrator.liveness.pulse import Pulse, pulse_path
+from orchestrator.liveness.heartbeat import Pulse, pulse_path
 from orchestrator.records.writer import RunWriter
 from orchestrator.sweep import processes
 from orchestrator.sweep.prepare import worker_spec

@@ -24,8 +24,8 @@ from orchestrator.data.word_problems import training_problems
 from orchestrator.engines.common.store import digests_of
 from orchestrator.engines.interface import Engine, Job, Limits, Sampler, Scorer
 from orchestrator.experiment.load import load_setup
-from orchestrator.models import making
-from orchestrator.models.checkpoints import checkpoint_of
+from orchestrator.models import make
+from orchestrator.models.locate import checkpoint_of
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Fusion, Objective, Student, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
@@ -58,9 +58,9 @@ def make_sweep(folder: Path) -> Path:
     (folder / "sweep.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
     recipe = load_setup(str(folder / "setups/few.yaml")).teacher.recipe
     assert recipe is not None
-    if making.package_file(recipe) is None:
+    if make.package_file(recipe) is None:
         pytest.skip(f"{recipe.package} is not installed (make setup-real)")
-    making.make(few(folder, "float32"), ["student", "teacher"], folder / "runs", lambda *_: None)
+    make.make(few(folder, "float32"), ["student", "teacher"], folder / "runs", lambda *_: None)
     return folder
 
 

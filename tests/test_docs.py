@@ -31,15 +31,14 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_ev
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import checkpoint_steps, expand
 from orchestrator.grading.grader import Grader
-from orchestrator.models.checkpoints import checkpoint_of
-from orchestrator.models.shipped import EXPERIMENTS
+from orchestrator.models.locate import EXPERIMENTS, checkpoint_of
 from orchestrator.policy import laws, spec
 from orchestrator.records.log import columns_of_step
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
-from orchestrator.tracking.follow import Mirror
+from orchestrator.tracking.tracker import Mirror
 from tests.experiment.test_local_files import write_model
 from tests.fake_runs import SAMPLES, record, write_evaluation, write_run
 from tests.policy import test_laws

@@ -30,8 +30,8 @@ from orchestrator import cli
 from orchestrator.commands import doctor
 from orchestrator.commands.doctor_gpu import looks
 from orchestrator.config import Runtime
-from orchestrator.data.fetching import fetch
 from orchestrator.data.files import data_file
+from orchestrator.data.sources import fetch
 from orchestrator.engines import catalog
 from orchestrator.engines import device as gpu
 from orchestrator.engines.budget import budget
@@ -42,7 +42,7 @@ from orchestrator.errors import EngineLost, UserError
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.liveness.children import Child
-from orchestrator.models.checkpoints import download
+from orchestrator.models.locate import download
 from orchestrator.selftest import canary, device, node
 from orchestrator.selftest.catalog import CHECKS
 from orchestrator.sweep.preflight import check_address

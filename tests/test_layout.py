@@ -36,7 +36,7 @@ USING_ENGINES = {
     "trial",
 }  # the engines' own folders, not their catalog
 CONFINED = {
-    "wandb": {"orchestrator.tracking.upload", "orchestrator.tracking.dashboard"},
+    "wandb": {"orchestrator.tracking.wandb_tracker", "orchestrator.tracking.dashboard"},
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
     "tensorboard": {"orchestrator.tracking.tensorboard"},
     "ray": {
@@ -84,7 +84,7 @@ LIGHT_MODULES = {
         "data.files",
         "data.sources",
     ),
-    *("models.checkpoints", "tracking.tracker", "tracking.login"),
+    *("models.locate", "tracking.tracker"),
     *(
         "selftest.runner",
         "selftest.process",

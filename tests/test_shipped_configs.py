@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.data.declared import lacking
+from orchestrator.data.benchmarks import lacking
 from orchestrator.experiment.evaluation_protocol import rungs
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import checkpoint_steps, expand

@@ -14,9 +14,9 @@ from pathlib import Path
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.models.embedded import build
 from orchestrator.models.identity import model_identity
-from orchestrator.models.made_models import folder_of
+from orchestrator.models.locate import folder_of
+from orchestrator.models.recipes import build_embedded
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.confirmation import with_confirmation
@@ -55,7 +55,7 @@ def made_here(experiment: Experiment, runs: Path) -> Pairs:
     for setup in experiment.setups.values():
         for model in (setup.student, setup.teacher):
             if model.recipe is not None and not (folder := folder_of(model, setup, runs)).is_dir():
-                build(model_identity(model, setup), folder)
+                build_embedded(model_identity(model, setup), folder)
     return prepare(experiment.setups, runs, lambda *_: None)
 
 

@@ -22,7 +22,7 @@ from analysis.report.html import (
 )
 from analysis.report.texts import duration_in_words, leaves, plain, whole
 from analysis.report.timeline import period_text, timeline
-from orchestrator.data.overlap import overlap_lines
+from orchestrator.data.benchmarks import overlap_lines
 from orchestrator.selection.results_folder import folder_of, submits
 from orchestrator.selection.study import Study
 from orchestrator.sheet import Sheet

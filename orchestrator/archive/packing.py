@@ -34,7 +34,7 @@ import yaml
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
-from orchestrator.models.made_models import ROLES, folder_of, record_path
+from orchestrator.models.locate import ROLES, folder_of, record_path
 from orchestrator.records.files import file_sha256, pretty, sync
 from orchestrator.records.provenance import file_sha256_at
 from orchestrator.records.rundir import CHECKPOINTS, DONE

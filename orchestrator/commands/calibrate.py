@@ -19,7 +19,7 @@ from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Owner
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.methods import behavior_at, needs_teacher
-from orchestrator.models.checkpoints import lies_here
+from orchestrator.models.locate import lies_here
 from orchestrator.planning.calibrated import FOLDER, Card, calibration_path, gpu_of_card
 from orchestrator.planning.costs import SetupCosts
 from orchestrator.planning.seconds import measure

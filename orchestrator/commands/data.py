@@ -1,4 +1,4 @@
-"""`trb data`: where the data files come from. `trb data fetch` gets them (`data.fetching`)."""
+"""`trb data`: where the data files come from. `trb data fetch` gets them (`data.sources`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.commands.arguments import Parser
-from orchestrator.data.fetching import fetch
-from orchestrator.data.sources import SOURCES
+from orchestrator.data.sources import SOURCES, fetch
 from orchestrator.errors import unknown
 from orchestrator.experiment.load import data_folder
 

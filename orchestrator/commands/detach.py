@@ -2,7 +2,7 @@
 
 On this machine the driver is a process in a session of its own; with `--address http://…` it is a
 job of Ray's job server, on the cluster. Either is stopped by a request in the runs folder
-(`liveness.drivers`), as by Ctrl-C.
+(`liveness.leases`), as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orchestrator.commands.arguments import Parser, add_experiment, load
 from orchestrator.errors import UserError
-from orchestrator.liveness.drivers import drivers_of
+from orchestrator.liveness.leases import drivers_of
 from orchestrator.selection.study import Study
 from orchestrator.sweep.preflight import check_runs_folder
 

@@ -28,8 +28,7 @@ from orchestrator.commands.display import say
 from orchestrator.commands.doctor_gpu import PAIR, SHOWN, check_gpu
 from orchestrator.config import Experiment, Model, RoleName, Runtime, Setup
 from orchestrator.cores import bound_cores, cores_here
-from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.data.overlap import overlap_lines
+from orchestrator.data.benchmarks import load_benchmark, overlap_lines
 from orchestrator.data.problems import check_system
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
@@ -38,14 +37,13 @@ from orchestrator.engines.memory import GIB, Gpus, needs_gpu
 from orchestrator.errors import UserError, shown
 from orchestrator.experiment.units import batches_of
 from orchestrator.grading.grader import Grader
-from orchestrator.models import checkpoints, making
+from orchestrator.models import locate, make
 from orchestrator.models.folders import stop_ids
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
 from orchestrator.selftest.endings import check_endings
 from orchestrator.selftest.template import NOT_TRIED, check_template
-from orchestrator.tracking.login import chosen_mode, server_url
 from orchestrator.tracking.tracker import tracker_function
 
 if TYPE_CHECKING:
@@ -270,6 +268,8 @@ def _gradient() -> Verdict:
 
 
 def _wandb(configured: str) -> Verdict:
+    from orchestrator.tracking.wandb_tracker import chosen_mode, server_url  # imports wandb
+
     mode = chosen_mode(configured)
     if mode == "offline":
         return "ok", "offline; log in with `wandb login` to watch online"
@@ -369,14 +369,14 @@ def _models(name: str, setup: Setup, runs: Path) -> Verdict:
     """Both models are here, fit the setup's vocabulary and shapes, and share their token ids."""
     from orchestrator.sweep.prepare import check_models
 
-    if not making.are_there(setup, runs):
+    if not make.are_there(setup, runs):
         return "warn", "not made yet; the first submit makes them"
     check_models(name, setup, runs)
     eos = f"EOS {setup.student.eos} (student), {setup.teacher.eos} (teacher) are one stop event"
     lines = [f"{setup.vocabulary.size} shared vocabulary rows; {eos}"]
     for role in ("student", "teacher"):
         model: Model = getattr(setup, role)
-        folder = None if model.recipe else checkpoints.lies_here(model, setup, runs)
+        folder = None if model.recipe else locate.lies_here(model, setup, runs)
         if folder is not None:
             of_files = replace(model, eos=stop_ids(f"{name}.{role}", folder)).stop_ids
             # The student's ids are in the event for the teacher too, and not the other way round.
@@ -456,9 +456,9 @@ def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Verd
 def _tokenizer(model: Model, setup: Setup, runs: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of one model; an embedded one is known before its model is made."""
     if model.recipe is not None and model.recipe.is_embedded:
-        from orchestrator.models.embedded import make_tokenizer
+        from orchestrator.models.recipes import make_tokenizer
 
         return make_tokenizer(setup.tokenizer or "")
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(checkpoints.checkpoint_of(model, setup, runs).path)
+    return AutoTokenizer.from_pretrained(locate.checkpoint_of(model, setup, runs).path)

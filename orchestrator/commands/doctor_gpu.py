@@ -17,7 +17,7 @@ from rich.table import Table
 from orchestrator.config import Runtime
 from orchestrator.engines.device import has_driver
 from orchestrator.errors import UserError
-from orchestrator.models.shipped import EXPERIMENTS
+from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.records.files import pretty, write_atomically
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import ROUNDING_GIB, Bench, bench_of

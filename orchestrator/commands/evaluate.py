@@ -30,7 +30,7 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems
 from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_files import completed
 from orchestrator.experiment.strict import build
-from orchestrator.models import checkpoints
+from orchestrator.models import locate
 from orchestrator.models.folders import check_folder
 from orchestrator.models.identity import digest
 from orchestrator.records.files import check_writable, write_atomically
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     check_folder(options.model, Path(model.path))
     runs = (options.runs or default_runs()).resolve()
     has_tokenizer = (Path(model.path) / "tokenizer.json").exists()
-    tokenizer = model if has_tokenizer else checkpoints.checkpoint_of(setup.teacher, setup, runs)
+    tokenizer = model if has_tokenizer else locate.checkpoint_of(setup.teacher, setup, runs)
     with quick_imports():
         import torch
         from transformers import CONFIG_MAPPING
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     if needs_gpu(setup) and not torch.cuda.is_available():
         print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)
     check_folder(options.model, Path(model.path), list(CONFIG_MAPPING))
-    checkpoints.check_passes(options.model, Path(model.path), setup.context)
+    locate.check_passes(options.model, Path(model.path), setup.context)
     asked = {name: getattr(options, name) for name in ASKED}
     evaluation = ModelEvaluation(
         job=Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as),
@@ -226,7 +226,7 @@ def _model_folder(model: str, revision: str | None) -> str:
         return str(folder.resolve())
     if revision is None:
         raise refuse("MODEL", model, "a model folder, or a hub id with --revision COMMIT")
-    return checkpoints.download(model, revision)
+    return locate.download(model, revision)
 
 
 def _evaluate(evaluation: ModelEvaluation, count: int) -> dict[str, list[ProblemRecord]]:

@@ -15,9 +15,8 @@ from orchestrator.cores import cores_here
 from orchestrator.data.files import NO_TEXT, json_rows, numbered_rows
 from orchestrator.data.problems import is_absent, number_text
 from orchestrator.errors import UserError, refuse, shown
-from orchestrator.grading.gold import MATH, Gold
+from orchestrator.grading.gold import MATH, Gold, version_of
 from orchestrator.grading.grader import Grader
-from orchestrator.grading.judges import version_of
 from orchestrator.records.files import write_atomically
 
 MOST_WORKERS = 16  # each takes about 100 MB

@@ -19,8 +19,7 @@ from orchestrator.commands.arguments import (
 )
 from orchestrator.config import Experiment, Setup
 from orchestrator.cores import cores_here
-from orchestrator.data.benchmarks import benchmark_of, load_benchmark
-from orchestrator.data.declared import lacking
+from orchestrator.data.benchmarks import benchmark_of, lacking, load_benchmark
 from orchestrator.data.problems import check_rows, check_system
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError, refuse

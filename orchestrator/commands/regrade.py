@@ -22,9 +22,8 @@ from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment.evaluation_protocol import FRESH, repeated_evaluation_ids
 from orchestrator.grading.boxes import extract, open_thought
-from orchestrator.grading.gold import MATH
-from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
-from orchestrator.grading.judges import version_of
+from orchestrator.grading.gold import GRADER_VERSION, MATH, Gold, version_of
+from orchestrator.grading.grader import Grader
 from orchestrator.records.files import pretty, write_atomically
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, disjoint

@@ -26,10 +26,9 @@ from orchestrator.commands.waiting import SILENCE_S, building, taking
 from orchestrator.errors import FULL, ClusterDied, UserError, refuse
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.liveness.drivers import Driving
-from orchestrator.liveness.lease import LEASE_PATIENCE_S
-from orchestrator.liveness.scratch import scratch_parent
-from orchestrator.models import making
+from orchestrator.liveness.leases import LEASE_PATIENCE_S, Driving
+from orchestrator.liveness.processes import scratch_parent
+from orchestrator.models import make
 from orchestrator.monitor import status
 from orchestrator.monitor.device_hours import hours_spent
 from orchestrator.monitor.status import Overview
@@ -45,8 +44,7 @@ from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
 from orchestrator.sweep.preflight import check_address, check_runs_folder
-from orchestrator.tracking.follow import Mirror
-from orchestrator.tracking.tracker import tracker_function
+from orchestrator.tracking.tracker import Mirror, tracker_function
 
 JOB_SERVERS = ("http://", "https://")  # what the addresses of Ray's job servers begin with
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -238,7 +236,7 @@ def _check(job: Submission) -> None:
         for name, setup in job.study.experiment.setups.items():
             found = check_template(name, setup, job.study.experiment, job.study.runs)
             # Models that are made next are looked at when they are there.
-            if found.startswith(NOT_TRIED) and making.are_there(setup, job.study.runs):
+            if found.startswith(NOT_TRIED) and make.are_there(setup, job.study.runs):
                 job.say(f"{name}.prompt: {found}")
     finally:
         timer.cancel()

@@ -2,7 +2,8 @@
 
 Imports `grading` and rooms below it. Only `prompts` and `training_set` need a tokenizer.
 
-`benchmarks` lists the benchmarks. `declared` names the files that an experiment needs, `sources`
-their origins, and `fetching` gets them. `training_set` makes training prompts from generated sums
-(`arithmetic`), files (`problems`) or `openthoughts`, whose golds are a `majority`.
+`benchmarks` lists the benchmarks, and the files that an experiment needs. `sources` gets these from
+their origins. `training_set` makes training prompts from generated problems (`arithmetic`,
+`word_problems`), rows (`problems`) or `openthoughts`, whose golds are majorities. `files` reads rows
+and keeps results in the user's cache.
 """

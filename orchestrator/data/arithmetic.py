@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from orchestrator.config import Recipe
 from orchestrator.data.problems import Problem
-from orchestrator.grading.grader import Gold
+from orchestrator.grading.gold import Gold
 
 WORLD_VERSION = 2
 SHORT_TERMS = (2, 3)

@@ -1,7 +1,8 @@
-"""Reads data files (JSON Lines, JSON, parquet) row by row, and verifies their declared content.
+"""Reads rows of data files and of hub datasets, and keeps expensive results in the user's cache.
 
-A file's first bytes tell its kind, whatever its name is. JSON may be in gzip, begin with a
-byte-order mark, have Windows line ends, and hold an object in each line or all of them in one list.
+A file's first bytes tell its kind (JSON Lines, JSON, parquet), whatever its name is. JSON may be in
+gzip, begin with a byte-order mark, have Windows line ends, and hold an object in each line or all of
+them in one list. Files and hub datasets are verified against their declared content.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import UserError, shown
-from orchestrator.liveness import pulse
-from orchestrator.records.files import file_sha256
+from orchestrator.errors import UserError, refuse, shown
+from orchestrator.liveness import heartbeat
+from orchestrator.liveness.processes import take_lock
+from orchestrator.records.files import file_sha256, write_atomically
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".json", ".json.gz")
 IN_FOLDERS = SUFFIXES[:3]  # .json files of a folder may be settings
@@ -108,12 +111,12 @@ def json_rows(where: str, lines: Iterable[bytes]) -> Iterator[tuple[int, dict[st
             rows = _parsed(where, number, "\n".join(itertools.chain([text], rest)))
             for position, row in enumerate(rows, 1):
                 yield position, _object(where, position, row)
-                pulse.advance()
+                heartbeat.advance()
             return
         if text:
             is_first = False
             yield number, _object(where, number, _parsed(where, number, text))
-        pulse.advance()
+        heartbeat.advance()
 
 
 def text_field(path: Path | str, line: int, row: dict[str, Any], key: str) -> str:
@@ -168,10 +171,94 @@ def _iterate_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict
         present = [name for name in file.schema_arrow.names if columns is None or name in columns]
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=present, use_threads=False):
             yield from batch.to_pylist()
-            pulse.advance()
+            heartbeat.advance()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: a text is not UTF-8 ({error.reason})") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(
             f"{path}: not a readable parquet file ({str(error).splitlines()[0]})"
         ) from None
+
+
+# --- rows of a Hugging Face hub dataset at a pinned commit ---
+
+
+def check_hub_id(key: str, path: str, revision: str | None) -> None:
+    """Raise UserError unless `path` and `revision` name a hub dataset at a commit."""
+    if path.startswith((".", "/", "~")):
+        raise refuse(f"{key}.path", path, "a file or folder that is there, or a hub id")
+    if not re.fullmatch("[0-9a-f]{40}", revision or ""):
+        raise refuse(
+            f"{key}.revision", revision, f"the commit (40 hex digits) of the hub dataset {path}"
+        )
+
+
+def iterate_hub(
+    key: str,
+    path: str,
+    revision: str | None,
+    columns: Sequence[str] | None,
+    split: str,
+    subset: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Stream rows in the dataset's order: none are kept on disk, few in memory.
+
+    `key` names the dataset in messages; `columns` None takes all. UserError if the dataset is
+    unavailable.
+    """
+    check_hub_id(key, path, revision)
+    try:
+        import datasets  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError(
+            f"{key}.path: {path!r} is no local file; for hub data: pip install 'trb[hub]'"
+        ) from None
+    try:
+        rows = datasets.load_dataset(
+            path, name=subset, revision=revision, split=split, streaming=True
+        )
+        yield from rows if columns is None else rows.select_columns(list(columns))
+    except Exception as error:  # of the library, its HTTP client (it varies by version), or formats
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"{key}.path: {path}@{revision} cannot be had from the hub ({reason})"
+        ) from None
+
+
+# --- results in the user's cache folder ---
+#
+# A name such as `majorities-3f9a0c….json` holds a hash or version of every input. Other inputs have
+# another name, and no file goes stale. Files of a removed folder are made again.
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/trb`, by default `~/.cache/trb`."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "trb"
+
+
+def is_cached(name: str) -> bool:
+    """Whether `cached` would find `name`."""
+    return (cache_folder() / name).is_file()
+
+
+def cached(name: str, make: Callable[[], str]) -> str:
+    """The text kept as `name`. If it is missing, one process makes it while the others wait.
+
+    The file is written atomically. UserError if the cache folder cannot be written.
+    """
+    path = cache_folder() / name
+    if not path.is_file():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = path.with_name(f".{name}.lock").open("a")
+        except OSError as error:
+            raise UserError(
+                f"{path.parent}: {error.strerror}: expected a folder that can be written, "
+                "as XDG_CACHE_HOME=FOLDER"
+            ) from None
+        with lock:
+            take_lock(lock, wait=True)
+            if not path.is_file():  # else another process has made it while this one waited
+                write_atomically(path, make())
+    return path.read_text(encoding="utf-8")

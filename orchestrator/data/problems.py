@@ -11,7 +11,7 @@ as absent like null, and `"False"` as false. Other values of a wrong type are re
 
 Each source has golds of its own. Benchmarks and training files take the row's gold, and a training
 row without one has no reward. OpenThoughts takes the majority of a problem's solutions
-(`data.training_set` asks `data.majority`). Sums of the embedded world come with theirs
+(`data.training_set` asks `data.openthoughts`). Sums of the embedded world come with theirs
 (`data.arithmetic`).
 """
 
@@ -27,7 +27,8 @@ from typing import Any
 from orchestrator.config import Data, Setup
 from orchestrator.data.files import data_file, numbered_rows, text_field, verify_sha256
 from orchestrator.errors import UserError, refuse, shown
-from orchestrator.grading.grader import Gold, last_boxed
+from orchestrator.grading.boxes import last_boxed
+from orchestrator.grading.gold import Gold
 
 TEXT_FIELDS = ("problem", "question")
 CHAT_FIELDS = ("prompt", "messages", "conversations")

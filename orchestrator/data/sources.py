@@ -1,4 +1,4 @@
-"""Sources of the data files: repositories at fixed commits, and conversions of their files.
+"""Sources of the data files: repositories at fixed commits, conversions of their files, and `fetch`.
 
 Conversions rename fields and turn numbers into text; problems and answers stay as published. The
 declared sha256 decides: a conversion reproduces a file byte for byte or is refused. Every
@@ -8,13 +8,19 @@ conversion was checked against the files at these commits.
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.data.benchmarks import BENCHMARKS
+from orchestrator.data.files import file_sha256
+from orchestrator.errors import UserError, refuse
+from orchestrator.records.files import write_atomically
 
 Row = dict[str, Any]
 
@@ -242,3 +248,82 @@ SOURCES: dict[str, Source] = {
         "train/gsm8k_train_sample.jsonl", "7e4d6db0de26b5848925585705a3dbbd18584b47365b245d9a17af702fb9773a", 1500,
         (Upstream(*GRADE_SCHOOL, "grade_school_math/data/train.jsonl"),), "MIT", _gsm8k_train),
 }  # fmt: skip
+
+
+# --- fetching: a file has the declared content, or is not written at all ---
+
+
+RAW_FILES = "https://raw.githubusercontent.com"
+TIMEOUT_S = 60.0
+
+
+def fetch(folder: Path, keys: Iterable[str], mirror: str | None = None) -> Iterator[str]:
+    """Put the data files of these `keys` of SOURCES below `folder`, and yield a line for each.
+
+    `mirror` (a URL or a local folder) holds raw files as `owner/name/commit/path`; the default is
+    TRB_DATA_MIRROR, else RAW_FILES. Existing files are never replaced. UserError at the first file
+    that is unavailable or has other content than declared; nothing of it is written.
+    """
+    mirror = mirror or os.environ.get("TRB_DATA_MIRROR") or RAW_FILES
+    read: dict[Upstream, bytes] = {}
+    for key in keys:
+        source = SOURCES[key]
+        path = folder / source.file
+        if path.is_file():
+            if file_sha256(path) != source.sha256:
+                raise UserError(
+                    f"{path}: another file is there already: "
+                    "expected another folder, or this file moved away"
+                )
+            yield f"{path}: there already"
+            continue
+        for upstream in source.upstream:
+            if upstream not in read:
+                read[upstream] = _read(mirror, upstream)
+        content = _converted(key, source, [read[upstream] for upstream in source.upstream])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content, shared=True)
+        first = source.upstream[0]
+        where = f"{first.repository} at {first.commit[:12]} (licence: {source.licence})"
+        yield f"{path}: {source.rows:,} rows of {where}, sha256 as declared"
+
+
+def _read(mirror: str, upstream: Upstream) -> bytes:
+    if "://" not in mirror:
+        try:
+            return (Path(mirror) / upstream.place).read_bytes()
+        except OSError as error:
+            key = "--from or TRB_DATA_MIRROR"
+            raise refuse(
+                key, mirror, f"a folder with {upstream.place} ({error.strerror})"
+            ) from None
+    import httpx
+
+    url = f"{mirror.rstrip('/')}/{upstream.place}"
+    try:
+        answer = httpx.get(url, timeout=TIMEOUT_S, follow_redirects=True)
+        return answer.raise_for_status().content
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        elsewhere = (
+            "`trb data fetch FOLDER` where a network is, then data_dir=FOLDER; "
+            "or TRB_DATA_MIRROR=URL"
+        )
+        raise UserError(f"{url}: cannot be had ({reason}); {elsewhere}") from None
+
+
+def _converted(key: str, source: Source, files: Sequence[bytes]) -> bytes:
+    """Convert upstream files to the declared file; UserError that describes any other result."""
+    try:
+        rows = source.convert(files)
+    except Exception as error:  # unexpected content can break a conversion anywhere
+        came = f"{len(files[0]):,} bytes that are no rows as expected ({type(error).__name__})"
+        raise UserError(f"{key}: {came}: expected what {source.upstream[0].place} has") from None
+    content = to_bytes(rows)
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != source.sha256:
+        raise UserError(
+            f"{key}: {len(rows):,} rows with sha256 {actual} came: "
+            f"expected {source.rows:,} with {source.sha256}"
+        )
+    return content

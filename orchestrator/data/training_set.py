@@ -21,15 +21,13 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.config import Data, Setup
 from orchestrator.data import arithmetic, word_problems
-from orchestrator.data.majority import OUTCOMES, majorities
-from orchestrator.data.openthoughts import load_thoughts
-from orchestrator.data.overlap import find_overlap
+from orchestrator.data.benchmarks import find_overlap
+from orchestrator.data.openthoughts import OUTCOMES, load_thoughts, majorities
 from orchestrator.data.problems import Problem, check_system, read_training_problems
 from orchestrator.data.prompts import render
 from orchestrator.errors import LONGEST_VALUE, UserError, shortened
-from orchestrator.grading.gold import plain_number
-from orchestrator.grading.grader import Gold
-from orchestrator.grading.spelling import spelled
+from orchestrator.grading.gold import Gold, plain_number
+from orchestrator.grading.notation import spelled
 
 EXAMPLES = 3  # problems with different golds that `data.json` names
 FRACTION = re.compile(r"([+-]?)(?:\\frac(?:\{(\d+)\}|(\d))(?:\{(\d+)\}|(\d))|(\d+)/(\d+))")
@@ -51,7 +49,7 @@ class TrainingSet:
 
     `rows` counts the source's rows and the rows dropped before shuffling, such as
     `{"rows": 7437, "repeats": 3}`. `golds` counts the prompts by the origin of their gold:
-    `{"given": 96, "none": 0}` for published answers, else the outcomes of `data.majority`.
+    `{"given": 96, "none": 0}` for published answers, else the outcomes of `data.openthoughts`.
     `differing` gives examples of the problems whose rows differ in their gold, with these golds:
     `{"What is 3 plus 6?": ["10", "9"]}`. `overlap` counts the problems that stand in a benchmark,
     by the benchmark's key.

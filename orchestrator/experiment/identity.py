@@ -17,8 +17,7 @@ from typing import Any
 
 from orchestrator.config import EngineConfig, Setup
 from orchestrator.data.benchmarks import benchmark_of
-from orchestrator.grading.gold import MATH
-from orchestrator.grading.judges import version_of
+from orchestrator.grading.gold import MATH, version_of
 from orchestrator.models.identity import PROMPT, VOCABULARY, Models, data_identity, part, stops
 
 SCHEMA = 2

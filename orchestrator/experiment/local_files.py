@@ -14,7 +14,6 @@ from orchestrator.config import BenchmarkRun, Data, Model, Setup, Vocabulary
 from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
 from orchestrator.data.files import data_file, file_sha256, iterate_rows
 from orchestrator.errors import UserError, did_you_mean, refuse
-from orchestrator.models.checkpoints import check_passes
 from orchestrator.models.folders import (
     CONFIG_KEYS,
     check_folder,
@@ -25,6 +24,7 @@ from orchestrator.models.folders import (
     stop_ids,
     token_ids,
 )
+from orchestrator.models.locate import check_passes
 from orchestrator.start_up import default_runs
 
 ROLES = ("student", "teacher")

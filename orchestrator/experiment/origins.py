@@ -13,7 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.grids import with_method_keys
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
 from orchestrator.experiment.shipped import setup_path
-from orchestrator.models.shipped import EXPERIMENTS
+from orchestrator.models.locate import EXPERIMENTS
 
 OVERRIDE, DEFAULT = "override", "default"
 # Parts of a setup that an experiment may change, for all of its setups.

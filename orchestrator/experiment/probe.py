@@ -16,9 +16,9 @@ from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.identity import PROBE, SCHEMA, pair_identity
 from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.experiment.units import Unit
-from orchestrator.grading.grader import GRADER_VERSION
+from orchestrator.grading.gold import GRADER_VERSION
 from orchestrator.models.identity import Models, digest, part
-from orchestrator.models.made_models import models_of
+from orchestrator.models.locate import models_of
 
 # The probe compares these two, independently of the experiment's methods.
 BEHAVIORS = (REFERENCE, PROPOSED)

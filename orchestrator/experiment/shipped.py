@@ -8,7 +8,7 @@ from orchestrator.config import Name
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.resolved import RECORD
 from orchestrator.experiment.strict import build
-from orchestrator.models.shipped import EXPERIMENTS
+from orchestrator.models.locate import EXPERIMENTS
 
 SETUPS = EXPERIMENTS / "setups"
 

@@ -24,7 +24,7 @@ from orchestrator.experiment.methods import (
     supervised_updates,
 )
 from orchestrator.models.identity import Models, digest
-from orchestrator.models.made_models import models_of
+from orchestrator.models.locate import models_of
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from orchestrator.grading.gold import Gold
-from orchestrator.grading.spelling import TEXT, listed, spelled
-from orchestrator.grading.structure import readings
+from orchestrator.grading.notation import TEXT, listed, readings, spelled
 
 _BOX = r"\\+(?:boxed|fbox)(?![A-Za-z])"
 _TOKEN = re.compile(_BOX + r"\s*(?P<brace>\{)?|\\[\\{}]|[{}]")

@@ -1,7 +1,7 @@
 r"""Decides whether an extracted answer equals a gold answer, as a careful reader would.
 
-Both sides are brought to one spelling (`spelling`), and units are compared and taken off
-(`measures`). The rest is read as a list of elements (`structure`), which are matched one to one in
+Both sides are brought to one spelling (`notation`), and units are compared and taken off
+(`meanings`). The rest is read as a list of elements (`notation`), which are matched one to one in
 free order; a bracketed tuple keeps its order. Two elements are compared by the `_RULES` in turn.
 The first rule with an opinion decides, True or False; a rule that does not concern the elements
 returns None. If no rule decides, the elements are compared as algebra (`algebra.equal`).
@@ -19,19 +19,28 @@ from itertools import chain
 
 from orchestrator.grading.algebra import equal, numeric, same_family
 from orchestrator.grading.gold import Gold, decide_plain, plain_number, within
-from orchestrator.grading.measures import angle_factor, strip_introduction, strip_units, unit_ratio
-from orchestrator.grading.sets import same_real_set
-from orchestrator.grading.spelling import listed, spelled
-from orchestrator.grading.structure import (
+from orchestrator.grading.meanings import (
+    angle_factor,
+    same_clock,
+    same_in_base,
+    same_letters,
+    same_real_set,
+    same_words,
+    strip_introduction,
+    strip_units,
+    unit_ratio,
+)
+from orchestrator.grading.notation import (
     EQUALS,
     RELATION,
     both_signs,
     enclosed,
+    listed,
     named,
     readings,
+    spelled,
     split_top,
 )
-from orchestrator.grading.words import same_clock, same_in_base, same_letters, same_words
 
 # A rounded decimal of a value such as 1/3 counts from this many digits on, if they are all right.
 _ENOUGH_DIGITS = 6
@@ -41,7 +50,6 @@ Rule = Callable[[str, str, float | None], bool | None]
 _VECTOR = re.compile(r"\\begin\{pmatrix\}(?P<rows>[^&]*)\\end\{pmatrix\}")
 _FUNCTION = re.compile(r"([A-Za-z])\s*\(\s*([A-Za-z])\s*\)")
 _APPROX = r"\\approx(?![A-Za-z])"
-_CUP = r"\\cup(?![A-Za-z])"
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
 
 
@@ -178,15 +186,6 @@ def _sequence(text: str) -> tuple[str, list[str], str] | None:
     return (opening, parts, closing) if len(parts) > 1 else None
 
 
-def _unions(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """Accept unions of the same parts in any order, also with unknown ends: `(0,a) ∪ (b,1)`.
-
-    It never says False: the same set may be cut into other parts.
-    """
-    gold_parts, answer_parts = split_top(gold, _CUP), split_top(answer, _CUP)
-    return True if len(gold_parts) > 1 and _matched(gold_parts, answer_parts, tolerance) else None
-
-
 def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
     r"""Accept ``62.5\%`` for ``62.5`` and ``0.625``; for a gold below one, a proportion, only so."""
     bare_gold, bare_answer = gold.removesuffix(r"\%").strip(), answer.removesuffix(r"\%").strip()
@@ -232,10 +231,7 @@ _RULES: tuple[Rule, ...] = (
     same_in_base,  # to the algebra `52_8` would be a symbol
     same_clock,
     _equations,
-    # Intervals, which the next rule would take for pairs.
-    lambda gold, answer, _: same_real_set(gold, answer),
     _sequences,
-    _unions,
     lambda gold, answer, _: same_family(gold, answer),
 )
 

@@ -23,9 +23,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
 
-from orchestrator.grading.gold import MATH, Gold
+from orchestrator.grading.gold import MATH, Gold, judge_of
 from orchestrator.grading.judge import judge
-from orchestrator.grading.judges import judge_of
 from orchestrator.liveness.children import Parent, serve
 from orchestrator.start_up import quick_imports
 

@@ -5,7 +5,7 @@ any number of messages to each, and at last the call's `Result` or its error. Fi
 every child:
 
 - Its first call opens it, for example with the models that it holds; `serve` says how.
-- Work that gets on gives signs of life (`pulse.advance`), so that the parent can limit the silence
+- Work that gets on gives signs of life (`heartbeat.advance`), so that the parent can limit the silence
   of a call and not its length. Each message and each sign is a piece of work of the parent, too.
 - An error of a call comes back as `ChildFailed`, with the error itself and the child's traceback. A
   child that is gone or silent is ended and raises `ChildLost`, with the last lines it printed.
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from orchestrator.errors import UserError
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.liveness.processes import group_members
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,7 +162,7 @@ class Child:
             message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - see above
         except (EOFError, OSError):
             raise self._lost("died") from None
-        pulse.advance()
+        heartbeat.advance()
         if isinstance(message, ChildFailed):
             message.error.add_note(f"in {self.name}:\n{message.story}")
             raise message
@@ -248,11 +248,11 @@ class Parent:
         for that (PR_SET_PDEATHSIG) does not serve, since it also comes when the parent goes on and
         only its thread that started the process has ended.
         """
-        done = pulse.pieces()
+        done = heartbeat.pieces()
         while os.getppid() == self._pid:
             time.sleep(LOOK_S)
-            if pulse.pieces() != done:
-                done = pulse.pieces()
+            if heartbeat.pieces() != done:
+                done = heartbeat.pieces()
                 with suppress(OSError):  # the parent is ending this process, or is gone itself
                     self.send(Sign())
         _end_group()

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orchestrator.liveness.processes import Process, descendants, processes
-from orchestrator.liveness.scratch import remove_abandoned
+from orchestrator.liveness.processes import Process, descendants, processes, remove_abandoned
 
 MODULE = "orchestrator.liveness.driver_death"
 POLL_S = 0.5

@@ -14,7 +14,7 @@ from orchestrator.config import Data, EngineConfig, Model, Optimizer, Recipe, Se
 from orchestrator.data import word_problems
 from orchestrator.data.benchmarks import BENCHMARKS
 
-# Role → the values that fix its model; see `made_models.models_of`.
+# Role → the values that fix its model; see `locate.models_of`.
 Models = Mapping[str, dict[str, Any]]
 
 RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
@@ -78,7 +78,7 @@ def _one_or_all(ids: list[int]) -> int | list[int]:
 def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
     """The identity of a model before it is made: its revision, or its recipe, shape and tokenizer.
 
-    Units trained from a made model count its weights instead; see `made_models.models_of`.
+    Units trained from a made model count its weights instead; see `locate.models_of`.
     """
     if model.recipe is None:
         return {"revision": model.revision}

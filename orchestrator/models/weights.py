@@ -1,8 +1,6 @@
-"""Reads which tensors a model folder holds, from the headers of its files, and finds what is lacking.
+"""Reads which tensors a model folder holds, from the headers of its files.
 
-Knows no architecture. A decoder has numbered layers that hold tensors of the same names, and beside
-them an embedding, mostly a final norm, and a head unless it is tied. A name that all layers lack,
-and a kind of layer that only one layer has, look whole from here: loading the model finds those.
+Knows no architecture: `locate.check_passes` compares the names and shapes with transformers' model.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +16,10 @@ from typing import Any
 from orchestrator.errors import UserError, refuse
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Keys of transformers' configurations; a model has one of each line.
-LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "word_embed_proj_dim", "embedding_size")
-KIND_KEYS = ("layer_types", "layers_block_type")  # a word for each layer
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of a number
 OTHERS = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
 BYTES = FLOATS | OTHERS | {"F8_E4M3": 1, "F8_E5M2": 1}
-LAYER = re.compile(r"^((?:.*?\.)?)(\d+)\.(.+)$")  # before, index, and name within the layer
+LAYER = re.compile(r"(?:.*?\.)?\d+\.")  # begins the name of a tensor within a layer
 COMPUTED = ("inv_freq", "masked_bias", "position_ids")  # files of old versions keep them
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SAMPLES, SAMPLE_BYTES = 64, 4096  # of two tensors that should be equal
@@ -77,31 +70,30 @@ def read_tensors(key: str, folder: Path) -> dict[str, Stored]:
     return tensors
 
 
-def check_whole(
+def check_usable(
     key: str, folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]
 ) -> None:
-    """Raise UserError if `tensors` cannot be the whole float weights of the model in config.json."""
+    """Raise UserError unless `tensors` are plain float weights, and tied tables are one.
+
+    Whether they are all tensors of the architecture is found by `locate.check_passes`, which asks
+    transformers.
+    """
     config = {**config, **(config.get("text_config") or {})}  # of models that also read images
     _check_readable(key, folder, config, tensors)
-    stem, layers = _layers(config, tensors)
-    outside: dict[str, Stored] = {}
-    for name, tensor in tensors.items():
-        if not LAYER.match(name):
-            outside[name] = tensor
-    _check_count(key, folder, config, stem, layers)
-    holes = [f"{stem}{index}.{name}" for index, name in _holes(config, layers)]
-    if holes:
-        raise UserError(
-            f"{key}: {folder} lacks {_named(holes)}, which the other layers have: "
-            f"expected the whole model; {AGAIN}"
-        )
-    _check_tables(key, folder, config, outside)
-    norms = [name for names in layers.values() for name in names if "norm" in name]
-    is_post_norm = config.get("do_layer_norm_before") is False  # then the last layer ends in one
-    if norms and not is_post_norm and not any(len(t.shape) == 1 for t in outside.values()):
-        raise UserError(
-            f"{key}: {folder} has norms in its layers and none after the last: "
-            f"expected the whole model; {AGAIN}"
+    rows = config.get("vocab_size")
+    tables = [
+        name
+        for name, tensor in tensors.items()
+        if len(tensor.shape) == 2 and tensor.shape[0] == rows and not LAYER.match(name)
+    ]
+    if not config.get("tie_word_embeddings") or len(tables) != 2:
+        return
+    one, other = (tensors[name] for name in tables)
+    if one.shape == other.shape and not _look_equal(one, other):
+        raise refuse(
+            f"{key}: tie_word_embeddings",
+            True,
+            f"false in {folder / 'config.json'}, or one table: {tables[0]} and {tables[1]} differ",
         )
 
 
@@ -288,131 +280,6 @@ def _check_readable(
                 f"{key}: {name} in {tensor.file} is a name of a wrapped model: expected names of "
                 "the model itself: save it without its wrapper"
             )
-
-
-def _layers(
-    config: Mapping[str, Any], tensors: Mapping[str, Stored]
-) -> tuple[str, dict[int, set[str]]]:
-    """The decoder's stem, such as `model.layers.`, and the names within each of its layers.
-
-    Models that also read images have a second stem. The decoder's is the one with as many layers as
-    config.json says, else that with most tensors.
-    """
-    stems: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for name in tensors:
-        if matched := LAYER.match(name):
-            stems[matched[1]][int(matched[2])].add(matched[3])
-    wanted = _numbers(config, LAYER_KEYS)
-
-    def fit(stem: str) -> tuple[bool, int]:
-        return len(stems[stem]) in wanted, sum(map(len, stems[stem].values()))
-
-    stem = max(stems, key=fit, default="")
-    return stem, dict(stems[stem])
-
-
-def _check_count(
-    key: str,
-    folder: Path,
-    config: Mapping[str, Any],
-    stem: str,
-    layers: Mapping[int, set[str]],
-) -> None:
-    """Raise UserError unless the layers are those that config.json counts, without a gap."""
-    counts = _numbers(config, LAYER_KEYS)
-    held = max(layers, default=-1) + 1
-    end = held if not counts or held in counts else max(counts)
-    absent = sorted(set(range(max(end, 1))) - set(layers))
-    if absent:
-        raise UserError(
-            f"{key}: {folder} has no tensor of layer {absent[0]} ({len(absent)} of {end} layers "
-            f"are missing): expected the whole model; {AGAIN}"
-        )
-    # Layers that predict further tokens follow those of the decoder; transformers leaves them out.
-    more = config.get("num_nextn_predict_layers") or 0
-    if held > end + more:
-        counted = next(name for name in LAYER_KEYS if config.get(name) == end)
-        raise refuse(
-            f"{key}: {counted}",
-            end,
-            f"{held} in {folder / 'config.json'}, as the weights hold {stem}0 to {stem}{held - 1}",
-        )
-
-
-def _holes(config: Mapping[str, Any], layers: Mapping[int, set[str]]) -> list[tuple[int, str]]:
-    """Layers and names that they lack, of layers that are like no other and less than another.
-
-    Layers may be of several kinds, for example dense and with experts, and one that shares keys
-    with another lacks its own. So only a layer of its kind (where config.json tells kinds) counts
-    whose names no second layer has, and which are all among those of another. The norm of
-    the first layer may stand before all layers.
-    """
-    kinds = next((config[name] for name in KIND_KEYS if isinstance(config.get(name), list)), [])
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for index in sorted(layers):
-        groups[str(kinds[index]) if index < len(kinds) else None].append(index)
-    holes: list[tuple[int, str]] = []
-    for group in groups.values():
-        alike = Counter(frozenset(layers[index]) for index in group)
-        for index in group:
-            more = [names for names in alike if names > layers[index]]
-            if alike[frozenset(layers[index])] > 1 or not more:
-                continue
-            lacking = sorted(min(more, key=len) - layers[index])
-            if index > 0 or not all("norm" in name for name in lacking):
-                holes.extend((index, name) for name in lacking)
-    return holes
-
-
-def _check_tables(
-    key: str, folder: Path, config: Mapping[str, Any], outside: Mapping[str, Stored]
-) -> None:
-    """Raise UserError unless embedding and head are there, and of the sizes in config.json."""
-    rows = config.get("vocab_size")
-    if not isinstance(rows, int):
-        return
-    tables: dict[str, Stored] = {}
-    others: dict[str, int] = {}
-    for name, tensor in outside.items():
-        if len(tensor.shape) == 2 and tensor.shape[0] == rows:
-            tables[name] = tensor
-        elif len(tensor.shape) == 2:
-            others[name] = tensor.shape[0]
-    if not tables:
-        raise refuse(
-            f"{key}: vocab_size",
-            rows,
-            f"the rows of an embedding in {folder}"
-            + "".join(f"; {name} has {count}" for name, count in list(others.items())[:1]),
-        )
-    widths = _numbers(config, WIDTH_KEYS)
-    wrong = [name for name, tensor in tables.items() if tensor.shape[1] not in widths]
-    if widths and len(wrong) == len(tables):
-        raise UserError(
-            f"{key}: {wrong[0]} has {tables[wrong[0]].shape[1]} columns: expected "
-            f"{' or '.join(map(str, sorted(widths)))}, as {folder / 'config.json'} says"
-        )
-    tied, names = config.get("tie_word_embeddings"), list(tables)
-    # An embedding may have rows of tokens that the head does not predict.
-    if tied is False and len(tables) == 1 and not any(count > rows for count in others.values()):
-        raise refuse(
-            f"{key}: tie_word_embeddings",
-            False,
-            f"true in {folder / 'config.json'}, or a head in the weights: {names[0]} is their "
-            f"only table of {rows} rows",
-        )
-    shapes = {tensor.shape for tensor in tables.values()}
-    if tied and len(tables) == 2 and len(shapes) == 1 and not _look_equal(*tables.values()):
-        raise refuse(
-            f"{key}: tie_word_embeddings",
-            True,
-            f"false in {folder / 'config.json'}, or one table: {names[0]} and {names[1]} differ",
-        )
-
-
-def _numbers(config: Mapping[str, Any], keys: Iterable[str]) -> set[int]:
-    """The numbers that `config` has under `keys`."""
-    return {config[name] for name in keys if isinstance(config.get(name), int)}
 
 
 def _named(names: Sequence[str]) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.liveness.claims import Claims, Held
-from orchestrator.liveness.drivers import drivers_of
+from orchestrator.liveness.leases import Claims, Held, drivers_of
 from orchestrator.monitor.device_hours import Device, device_of, hours_spent
 from orchestrator.monitor.time_left import (
     Left,

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling, problems_wanted
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.units import Unit
-from orchestrator.liveness.claims import Held
+from orchestrator.liveness.leases import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
 from orchestrator.planning.seconds import StudySeconds
 from orchestrator.records.clock import RECENT, kept_steps

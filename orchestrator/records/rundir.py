@@ -30,7 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.liveness.lease import Holder, holder_of
+from orchestrator.liveness.leases import Holder, holder_of
 from orchestrator.records.files import (
     Damaged,
     damaged,
@@ -157,7 +157,7 @@ class RunReader:
 
     @property
     def models(self) -> dict[str, dict[str, str | None]]:
-        """The models that the unit was trained from, as committed: see `made_models.trained_from`."""
+        """The models that the unit was trained from, as committed: see `locate.trained_from`."""
         return self._state().get("models", {})
 
     # --- logs and documents ---

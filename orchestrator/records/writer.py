@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.liveness.lease import Lease
+from orchestrator.liveness.leases import Lease
 from orchestrator.records.files import (
     compressed,
     file_sha256,

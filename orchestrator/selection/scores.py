@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from orchestrator.config import Experiment
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Family, Setting, Unit
-from orchestrator.grading.spelling import spelled
+from orchestrator.grading.notation import spelled
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, Slice, complete_samples
 from orchestrator.selection.study import Study
@@ -29,7 +29,7 @@ from orchestrator.selection.study import Study
 # Chain of Thought Reasoning in Language Models"):
 #
 # - All right answers are one candidate, since the grader takes each of them for the gold. Wrong
-#   answers vote together where `grading.spelling` gives them one text; equal values in other
+#   answers vote together where `grading.notation` gives them one text; equal values in other
 #   notations do not, so that maj@k may be somewhat too high.
 # - A sample without an answer has no vote. Without any vote the problem is wrong.
 # - Where m answers tie for the most votes and one of them is right, the problem counts 1/m.

@@ -20,7 +20,7 @@ from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.engines.memory import Gpus
 from orchestrator.experiment.methods import needs_teacher
-from orchestrator.models.checkpoints import lies_here
+from orchestrator.models.locate import lies_here
 from orchestrator.selection.study import Study
 from orchestrator.workers.spec import ranks
 

@@ -15,7 +15,7 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines.interface import Job, Limits, Owner
 from orchestrator.errors import UserError
-from orchestrator.models import checkpoints
+from orchestrator.models import locate
 from orchestrator.selftest.template import NOT_TRIED, tokenizer_of, why_untried
 
 # A teacher that answers ends nearly always; one whose stop token is another id ends by chance. The
@@ -39,8 +39,8 @@ def check_endings(name: str, setup: Setup, experiment: Experiment, runs: Path) -
         return untried
     from orchestrator.data.prompts import render
 
-    student = checkpoints.checkpoint_of(setup.student, setup, runs)
-    teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
+    student = locate.checkpoint_of(setup.student, setup, runs)
+    teacher = locate.checkpoint_of(setup.teacher, setup, runs)
     tokenizer = tokenizer_of(setup, teacher.path)
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
     problems = load_benchmark(benchmark, experiment.data_dir, run)[:PROBLEMS]

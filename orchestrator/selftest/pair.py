@@ -30,7 +30,7 @@ UPDATES = 3  # the first sets up buffers and kernels for the others
 
 def models(bench: Bench) -> Found:
     """Check the folders of student and teacher; write missing models with random weights."""
-    from orchestrator.models.random_weights import write_random_model
+    from orchestrator.models.recipes import write_random_model
 
     words: list[str] = []
     wanted = 0.0

@@ -18,7 +18,7 @@ from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Job
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError
-from orchestrator.models import checkpoints, making
+from orchestrator.models import locate, make
 
 # Nats a token: twice what rounding in bfloat16 may do (`workers.canary`), and a third of the
 # mismatch that is known to have spoilt a reproduction.
@@ -63,7 +63,7 @@ def check_template(
     untried = why_untried(setup, runs, on_gpu)
     if untried is not None:
         return untried
-    teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
+    teacher = locate.checkpoint_of(setup.teacher, setup, runs)
     if not _is_embedded(setup.teacher) and not has_chat_template(Path(teacher.path)):
         return "the teacher has no chat template of its own"
     cost = nats_apart(setup, experiment, runs)
@@ -77,7 +77,7 @@ def check_template(
 
 def why_untried(setup: Setup, runs: Path, on_gpu: bool) -> str | None:
     """Why the models cannot be tried here; None if they can."""
-    if not making.are_there(setup, runs):
+    if not make.are_there(setup, runs):
         return f"{NOT_TRIED}: the models are not made yet"
     if needs_gpu(setup) and not (on_gpu and has_driver()):
         return (
@@ -102,8 +102,8 @@ def nats_apart(setup: Setup, experiment: Experiment, runs: Path) -> float:
     from orchestrator.data.prompts import render
     from orchestrator.engines.common.store import ModelStore
 
-    student = checkpoints.checkpoint_of(setup.student, setup, runs)
-    teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs)
+    student = locate.checkpoint_of(setup.student, setup, runs)
+    teacher = locate.checkpoint_of(setup.teacher, setup, runs)
     tokenizer = tokenizer_of(setup, teacher.path)
     own = own_template(setup)
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
@@ -152,7 +152,7 @@ def _log_probs(teacher, prompt: Sequence[int], answer: Sequence[int]) -> list[fl
 def tokenizer_of(setup: Setup, folder: str):  # pyright: ignore[reportMissingParameterType]
     """The teacher's tokenizer; an embedded one is known by name."""
     if _is_embedded(setup.teacher):
-        from orchestrator.models.embedded import make_tokenizer
+        from orchestrator.models.recipes import make_tokenizer
 
         return make_tokenizer(setup.tokenizer or "")
     from transformers import AutoTokenizer

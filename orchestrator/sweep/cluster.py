@@ -24,7 +24,7 @@ from orchestrator.errors import ClusterDied, UserError, refuse
 from orchestrator.experiment.units import Unit
 from orchestrator.liveness.driver_death import ends_with_driver
 from orchestrator.liveness.head_node import Head, OwnServers, exit_at_once, watched
-from orchestrator.liveness.scratch import scratch_folder
+from orchestrator.liveness.processes import scratch_folder
 from orchestrator.workers.spec import bundles
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ on.
   all) in a new process. The new process opens the run directory, cuts its logs back to the last
   commit (`records.writer`) and trains on from there, to the same bytes.
 - An evaluator: its claim lapses with its lock, and the next evaluator samples the slice from its
-  start (`liveness.claims`). Slices are written whole or not at all.
-- A frozen process: the watchdog (`liveness.frozen_trials`) kills it, and one of the two cases above
+  start (`liveness.leases`). Slices are written whole or not at all.
+- A frozen process: the watchdog (`liveness.heartbeat`) kills it, and one of the two cases above
   follows.
 - The driver, `trb submit`: `liveness.driver_death` kills the rest of its private cluster within
   seconds. The same command resumes the sweep.

@@ -10,28 +10,26 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from orchestrator.config import Experiment, Model, Setup
-from orchestrator.data.benchmarks import benchmark_of, load_benchmark
-from orchestrator.data.declared import lacking
-from orchestrator.data.fetching import fetch
-from orchestrator.data.hub import check_hub_id
+from orchestrator.data.benchmarks import benchmark_of, lacking, load_benchmark
+from orchestrator.data.files import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
 from orchestrator.data.problems import check_rows, check_system
-from orchestrator.data.sources import SOURCES
+from orchestrator.data.sources import SOURCES, fetch
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, one_line
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit, batches_of
 from orchestrator.liveness.children import Child, ChildFailed, Parent, serve
-from orchestrator.models import made_models
-from orchestrator.models.checkpoints import (
+from orchestrator.models import locate
+from orchestrator.models.folders import check_folder, local_folder
+from orchestrator.models.locate import (
     check_config,
     check_passes,
     check_same_tokens,
     checkpoint_of,
     lies_here,
 )
-from orchestrator.models.folders import check_folder, local_folder
-from orchestrator.models.making import Report, check_package, make, must_make, verify_made
+from orchestrator.models.make import Report, check_package, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.selftest.template import tokenizer_of
 from orchestrator.workers.spec import Pairs, WorkerSpec
@@ -151,7 +149,7 @@ def prepare(
 ) -> Pairs:
     """Make missing models; return student and teacher of each setup.
 
-    `report` gets a role and its progress, see `making.make`.
+    `report` gets a role and its progress, see `make.make`.
     """
     pairs: dict[str, tuple[ModelFolder, ModelFolder]] = {}
     for name, setup in setups.items():
@@ -160,7 +158,7 @@ def prepare(
             if must_make(getattr(setup, role), setup, runs):
                 missing.append(role)
         make(setup, missing, runs, report, data_dir)
-        made_models.check_trained_from(setup, runs)
+        locate.check_trained_from(setup, runs)
         pairs[name] = (
             checkpoint_of(setup.student, setup, runs),
             checkpoint_of(setup.teacher, setup, runs),

@@ -18,10 +18,10 @@ from orchestrator.engines.budget import MOST_TOKENS
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import LeaseHeld
 from orchestrator.liveness.head_node import Head, end_without
-from orchestrator.liveness.lease import LEASE_PATIENCE_S
+from orchestrator.liveness.heartbeat import Pulse, loading, pulse_path
+from orchestrator.liveness.leases import LEASE_PATIENCE_S
 from orchestrator.liveness.processes import described, place
-from orchestrator.liveness.pulse import Pulse, loading, pulse_path
-from orchestrator.models.checkpoints import on_this_machine
+from orchestrator.models.locate import on_this_machine
 from orchestrator.records.log import LOADING, LogHandler, RunLog
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter, note_evaluation_error

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.config import Setup
-from orchestrator.data.declared import declared_files
+from orchestrator.data.benchmarks import declared_files
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, refuse
-from orchestrator.liveness.lease import Lease, holder_of
-from orchestrator.models.checkpoints import on_this_machine
+from orchestrator.liveness.leases import Lease, holder_of
+from orchestrator.models.locate import on_this_machine
 from orchestrator.selection.study import Study
 from orchestrator.workers.spec import Pairs
 

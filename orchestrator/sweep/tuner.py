@@ -24,10 +24,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.errors import LeaseHeld
 from orchestrator.experiment.units import Unit, checkpoint_steps
-from orchestrator.liveness.claims import Claims
-from orchestrator.liveness.frozen_trials import Watchdog, end_process, watching
-from orchestrator.liveness.pulse import Beat, pulse_path, read_beat
-from orchestrator.liveness.scratch import scratch_folder
+from orchestrator.liveness.heartbeat import (
+    Beat,
+    Watchdog,
+    end_process,
+    pulse_path,
+    read_beat,
+    watching,
+)
+from orchestrator.liveness.leases import Claims
+from orchestrator.liveness.processes import scratch_folder
 from orchestrator.monitor.device_hours import device_of, devices_of, hours_spent
 from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.planning.steps import steps_left

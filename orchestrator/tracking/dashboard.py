@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,47 +23,28 @@ from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import behavior_at, is_scored
 from orchestrator.experiment.units import Unit, digest
-from orchestrator.records.log import COLUMNS, LEARN, ROLLOUT, SCORE, STEP_PARTS, columns_of_step
+from orchestrator.records.log import (
+    COLUMNS,
+    LEARN,
+    ROLLOUT,
+    SCORE,
+    STEP_PARTS,
+    Steps,
+    columns_of_step,
+)
 from orchestrator.selection.study import Study
-from orchestrator.tracking.login import leet_command, logged_in, server_url
 from orchestrator.tracking.projection import results_id
+from orchestrator.tracking.wandb_tracker import leet_command, logged_in, server_url
 
 PANELS_ACROSS = 3
 REASON_CHARACTERS = 160
 
-# The columns of each section, in the order of its panels.
-TRUST_REGION = (
-    "beta",
-    "teacher_feasible",
-    "behavior_kl",
-    "sequence_kl",
-    "acceptance",
-    "replaced",
-    "support_auroc",
-    "teacher_entropy",
-    "teacher_log_prob",
-    "student_log_prob",
-)
-OBJECTIVE = (
-    "loss",
-    "support_mass_student",
-    "support_mass_teacher",
-    "support_overlap",
-    "sampler_gap",
-    "sampler_gap_p99",
-    "sampler_kl",
-    "grad_norm",
-    "lr",
-)
-COST = (
-    "response_tokens",
-    "response_length",
-    "truncated",
-    "rounds_per_token",
-    "teacher_positions",
-    "draft_acceptance",
-    "draft_length",
-)
+# Sections below `accuracy`, and the steps that log their columns (`records.columns`).
+SECTIONS = {
+    "trust region": (Steps.MEASURED, Steps.BLENDED),
+    "teacher": (Steps.SCORED,),
+    "training": (Steps.ALL,),
+}
 SECONDS = (ROLLOUT, SCORE, LEARN)
 
 
@@ -141,7 +122,7 @@ def _sections(study: Study) -> Iterator[ws.Section]:
     accuracy = [
         Panel("mean pass@1", ("eval/mean",)),
         *benchmarks.values(),
-        *panels(["reward"], logged),
+        *panels(["reward"]),
     ]
     best = wr.BarPlot(
         title="best checkpoint, mean pass@1",
@@ -150,11 +131,13 @@ def _sections(study: Study) -> Iterator[ws.Section]:
         groupby_aggfunc="max",
     )
     table = wr.WeavePanelSummaryTable(table_name="results")
-    seconds = [Panel(STEP_PARTS[part], (f"time/{part}",)) for part in SECONDS]
     yield _section("accuracy", [table, best, *_plots(accuracy)])
-    yield _section("trust region", _plots(panels(TRUST_REGION, logged)))
-    yield _section("objective", _plots(panels(OBJECTIVE, logged)))
-    yield _section("cost", _plots(panels(COST, logged) + seconds))
+    for name, steps in SECTIONS.items():
+        columns = [key for key in COLUMNS if key in logged - {"reward"}]
+        shown = panels([key for key in columns if COLUMNS[key].logged in steps])
+        if name == "training":
+            shown += [Panel(STEP_PARTS[part], (f"time/{part}",)) for part in SECONDS]
+        yield _section(name, _plots(shown))
 
 
 def logged_columns(units: Sequence[Unit]) -> set[str]:
@@ -171,12 +154,11 @@ def logged_columns(units: Sequence[Unit]) -> set[str]:
     return columns
 
 
-def panels(columns: Sequence[str], logged: Collection[str]) -> list[Panel]:
-    """Make the panels of the logged columns; columns with one title share a panel."""
+def panels(columns: Iterable[str]) -> list[Panel]:
+    """Make the panels of columns that have one; columns with one title share a panel."""
     metrics: dict[str, tuple[str, ...]] = {}
     for key in columns:
-        if key in logged:
-            title = COLUMNS[key].panel
+        if title := COLUMNS[key].panel:
             metrics[title] = (*metrics.get(title, ()), f"train/{key}")
     return [Panel(title, names) for title, names in metrics.items()]
 

@@ -1,9 +1,7 @@
 """TensorBoard as a tracker: an event file for each unit and for the results, in `runs/.tensorboard`.
 
-The bytes of an event file follow from the run directory and the time in the file's name. An update
-appends the records that the file lacks. A kill leaves a shorter file, which the next update
-continues, so no note of the written records is needed. If records have changed, for example since a
-score got more samples, a new file takes the place of the old one.
+The bytes of an event file follow from the run directory and the time in the file's name, so no note
+of the written events is needed. Where they have changed, a new file takes the place of the old one.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -33,7 +31,6 @@ from orchestrator.tracking.projection import FINISHED, OPEN, Projection, Results
 
 FOLDER = ".tensorboard"
 PREFIX = "events.out.tfevents."  # of all event files; TensorBoard reads them in the order of names
-HEAD_BYTES, TAIL_BYTES = 12, 4  # around the data of a record: its length, and two checksums
 
 EventsOf = Callable[[float], Iterable[Event]]  # takes the time of the event file
 
@@ -72,7 +69,7 @@ class TensorBoard:
     def _write(self, name: str, content: list[Any], events: EventsOf) -> None:
         """Bring a folder up to date, unless this process has written the same content already."""
         if self._written.get(name) != digest(content):
-            bring_up_to_date(self.folder / name, events)
+            write_events(self.folder / name, events)
             self._written[name] = digest(content)
 
 
@@ -142,25 +139,19 @@ def _session(tag: str, **part: Any) -> Summary:
 # --- event files ---
 
 
-def bring_up_to_date(folder: Path, events: EventsOf) -> None:
-    """Write events that `folder`'s event file lacks, or all into a new file if some changed."""
+def write_events(folder: Path, events: EventsOf) -> None:
+    """Put an event file into `folder`, unless the newest there holds the same; whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     files = sorted(folder.glob(f"{PREFIX}*"))
     file_time = int(time.time())
     if files:
-        newest = files[-1]
-        written_at = int(newest.name.removeprefix(PREFIX).partition(".")[0])
-        written, records = newest.read_bytes(), _records(events, written_at)
-        whole, kept = _agreeing(written, records)
-        lacking = _framed(records[whole:])
-        # After the whole records the file ends, or has a part of the next one that a kill cut off.
-        # Any other bytes are records that have changed.
-        if lacking.startswith(written[kept:]):
-            if lacking:
-                _write_at(newest, kept, lacking)
+        written_at = int(files[-1].name.removeprefix(PREFIX).partition(".")[0])
+        if files[-1].read_bytes() == _content(events, written_at):
             return
         file_time = max(file_time, written_at + 1)  # readers sort the files of a folder by name
-    _write_at(folder / f"{PREFIX}{file_time}.trb", 0, _framed(_records(events, file_time)))
+    scratch = folder / "new.tmp"
+    scratch.write_bytes(_content(events, file_time))
+    os.replace(scratch, folder / f"{PREFIX}{file_time}.trb")
     # A TensorBoard that has the replaced file open looks for the next one at its end. Without the
     # file it would never do so, so the file stays, emptied, until the next replacement.
     for file in files[:-1]:
@@ -169,40 +160,15 @@ def bring_up_to_date(folder: Path, events: EventsOf) -> None:
         os.truncate(files[-1], 0)
 
 
-def _records(events: EventsOf, file_time: int) -> list[bytes]:
-    """All records of an event file, without lengths and checksums."""
+def _content(events: EventsOf, file_time: int) -> bytes:
+    """The bytes of an event file: each event with its length and checksums."""
     start = SessionLog(status=SessionLog.START)  # makes readers drop the events of older files
     head = [
         Event(wall_time=file_time, file_version="brain.Event:2"),
         Event(wall_time=file_time, session_log=start),
     ]
-    return [event.SerializeToString(deterministic=True) for event in [*head, *events(file_time)]]
-
-
-def _agreeing(written: bytes, records: list[bytes]) -> tuple[int, int]:
-    """The number of records that a file begins with, and the bytes that they take there."""
-    start = 0
-    for count, record in enumerate(records):
-        end = start + HEAD_BYTES + len(record) + TAIL_BYTES
-        # Comparing the data alone spares the checksums, which Python computes slowly.
-        if end > len(written) or written[start + HEAD_BYTES : end - TAIL_BYTES] != record:
-            return count, start
-        start = end
-    return len(records), start
-
-
-def _framed(records: list[bytes]) -> bytes:
-    """The bytes of records in a file, with lengths and checksums."""
     buffer = io.BytesIO()
     writer = RecordWriter(buffer)
-    for record in records:
-        writer.write(record)
+    for event in [*head, *events(file_time)]:
+        writer.write(event.SerializeToString(deterministic=True))
     return buffer.getvalue()
-
-
-def _write_at(file: Path, position: int, content: bytes) -> None:
-    """Write `content` from a position of the file on, in place of all that follows there."""
-    with open(file, "r+b" if file.exists() else "xb") as opened:
-        opened.seek(position)
-        opened.truncate()
-        opened.write(content)

@@ -1,6 +1,6 @@
 """The interface of trackers, which show a sweep outside of its run directories, in W&B for example.
 
-docs/add-a-tracker.md explains how to write a tracker. `follow` calls it in a thread beside the
+docs/add-a-tracker.md explains how to write a tracker. A `Mirror` calls it in a thread beside the
 sweep, so a tracker may be slow, hang or raise.
 """
 
@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from orchestrator.errors import refuse
+from orchestrator.monitor import status
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import Projection, Results
+from orchestrator.tracking.projection import Projection, Results, Table, project
 from orchestrator.user_code import named_function
 
 KEY = "runtime.tracker"
@@ -93,3 +99,119 @@ def tracker_function(name: str) -> OpenTracker:
             raise refuse(KEY, name, f"{', '.join(others)}, or {remedy}")
     module, _, function = TRACKERS[name].function.partition(":")
     return getattr(importlib.import_module(module), function)
+
+
+# --- a tracker beside a sweep ---
+#
+# No sweep fails for its tracker. Once its work is done, a sweep waits for the tracker only while
+# runs still reach it, and no longer than PATIENCE_S from one run to the next.
+
+EVERY_S = 30.0
+PATIENCE_S = 60.0  # the longest wait for the next run to reach the tracker
+REASON_CHARACTERS = 160
+
+
+@dataclass
+class Mirror:
+    """The tracker of one submission; `say` shows a line, `again` is the command that catches up.
+
+    It shows and says nothing if the user has switched the tracker off.
+    """
+
+    study: Study
+    again: str
+    say: Callable[[str], None]
+    every: float = EVERY_S
+    patience: float = PATIENCE_S
+    _trouble: str | None = None  # why the tracker is behind, if it is
+    _moved: float = 0.0  # when a run last reached the tracker
+    _thread: threading.Thread | None = field(default=None, repr=False)
+
+    @cached_property
+    def tracker(self) -> Tracker | None:
+        """The experiment's tracker. UserError where it is unknown or not installed."""
+        return tracker_function(self.study.experiment.runtime.tracker)(self.study)
+
+    def announce(self) -> None:
+        """Say in one line where the tracker shows the sweep."""
+        if self.tracker is not None:
+            self.say(self.tracker.announcement())
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Show committed rows while the body runs."""
+        if self.tracker is None:
+            yield
+            return
+        ended = threading.Event()
+        self._start(lambda tracker: self._follow(tracker, ended), self.tracker)
+        try:
+            yield
+        finally:
+            ended.set()
+            self._wait(self.tracker)
+
+    def catch_up(self, tables: dict[str, Table], notes: list[str]) -> None:
+        """Show everything that is missing, and the results tables; say if the tracker lags."""
+        tracker = self.tracker
+        if tracker is None:
+            return
+        results = Results(self.study.experiment, tables, notes) if tables else None
+        if self._thread is None:
+            self._start(lambda tracker: self._send(tracker, results, False), tracker)
+            self._wait(tracker)
+        if self._trouble:
+            self.say(f"{tracker.name} lags behind ({self._trouble}); catch up with: {self.again}")
+        else:
+            self.say(tracker.conclusion())
+
+    def _start(self, work: Callable[[Tracker], None], tracker: Tracker) -> None:
+        self._thread = threading.Thread(target=work, args=[tracker], daemon=True, name="mirror")
+        self._thread.start()
+
+    def _wait(self, tracker: Tracker) -> None:
+        """Wait for the thread, but no longer than `patience` seconds without progress of a run.
+
+        A thread that hangs is left alone. It is a daemon, so it ends with the process. It stays in
+        `_thread`, so that `catch_up` starts no second thread, which would hang at the same place.
+        """
+        assert self._thread is not None
+        self._moved = time.monotonic()
+        while self._thread.is_alive():
+            left = self._moved + self.patience - time.monotonic()
+            if left <= 0:
+                break
+            self._thread.join(left)
+        if self._thread.is_alive():
+            self._trouble = self._trouble or f"{tracker.place} does not answer"
+        else:
+            self._thread = None
+
+    def _follow(self, tracker: Tracker, ended: threading.Event) -> None:
+        while not ended.wait(self.every):
+            before = self._trouble
+            self._send(tracker, None, True)
+            if self._trouble and not before:
+                self.say(f"{tracker.name} is behind ({self._trouble}); the sweep goes on")
+
+    def _send(self, tracker: Tracker, results: Results | None, goes_on: bool) -> None:
+        """Show all units, then the results; note in `_trouble` why that failed, if it did."""
+        try:
+            for projection in projections(self.study, goes_on):
+                tracker.show(projection)
+                self._moved = time.monotonic()  # read by `_wait` in the other thread
+            if results is not None:
+                tracker.show_results(results)
+            self._trouble = None
+        except Exception as error:  # a tracker's libraries may raise anything; the sweep goes on
+            reason = " ".join(str(error).split())[:REASON_CHARACTERS] or type(error).__name__
+            self._trouble = f"{tracker.place}: {reason}"
+
+
+def projections(study: Study, goes_on: bool = False) -> Iterator[Projection]:
+    """Yield the units that show anything; `goes_on` while this process runs their sweep."""
+    study = with_confirmation(study.snapshot())
+    for unit, unit_status in zip(study.units, status.collect(study), strict=True):
+        shown = project(study.setup_of(unit), unit, study.reader(unit), unit_status.state, goes_on)
+        if not shown.is_empty:
+            yield shown

@@ -1,29 +1,46 @@
-"""W&B as a tracker: its mode, when to send a run, and the lines that say where W&B shows runs."""
+"""W&B as a tracker: when a unit is sent, how, and where W&B shows it.
+
+Runs in W&B are a projection of the run directories that can be made again at any time. Offline, an
+upload removes the earlier files of a run and writes the run anew; online, it skips the rows that the
+server has. It sends committed steps alone, so a crash neither loses nor doubles a row. Every call to
+the server has a time limit. Importing this module takes as long as importing wandb, half a second.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import shlex
+import shutil
+import sys
 import threading
-from contextlib import suppress
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # wandb's dependencies deprecate each other
+    import wandb
+    from wandb.sdk.lib.wbauth import read_netrc_auth
 
 from orchestrator.errors import UserError
+from orchestrator.experiment.methods import method_label
+from orchestrator.experiment.reading import from_here
+from orchestrator.experiment.units import digest
+from orchestrator.records.files import write_atomically
 from orchestrator.selection.study import Study
-from orchestrator.tracking.login import (
-    Destination,
-    chosen_mode,
-    leet_command,
-    logged_in,
-    mirror_folder,
-    noted_project,
-    server_url,
-    sync_command,
-    was_given,
-)
-from orchestrator.tracking.projection import OPEN, Projection, Results
+from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Projection, Results
 
 HEARTBEAT_S = 120.0  # W&B marks a run that is silent for some minutes as crashed
 ASKING_S = 5.0  # longest wait for the server to name the project's page
+INIT_TIMEOUT_S = 20.0
+FINISH_TIMEOUT_S = 40.0  # of one run's rows
+PROJECT_NOTE = "project.json"
 
 
 def open_tracker(study: Study) -> WandbTracker | None:
@@ -44,8 +61,12 @@ class WandbTracker:
         return "W&B"
 
     @property
+    def project(self) -> str:
+        return self.study.experiment.runtime.wandb_project
+
+    @property
     def destination(self) -> Destination:
-        return Destination(self.study.runs, self.mode, self.study.experiment.runtime.wandb_project)
+        return Destination(self.study.runs, self.mode, self.project)
 
     @property
     def place(self) -> str:
@@ -61,27 +82,21 @@ class WandbTracker:
     def conclusion(self) -> str:
         """The page that the server named, or the command that sends offline runs to one."""
         if self.mode == "online":
-            page = noted_project(self.study.experiment.runtime.wandb_project, self.study.runs)
+            page = noted_project(self.project, self.study.runs)
             return f"W&B: {page or f'online at {server_url()}'}"
         return f"W&B is offline; to a server: {sync_command(self.study.runs)}"
 
     def show(self, projection: Projection) -> None:
-        """Send a unit if it is out of date."""
-        if not self.is_stale(projection):
-            return
-        self._require_login()
-        from orchestrator.tracking import upload  # wandb takes a second to import
-
-        upload.mirror(self.study.experiment, projection, self.study.runs, self.mode)
+        """Send a unit if it is out of date. Raises wandb.Error or TimeoutError, as `send`."""
+        if self.is_stale(projection):
+            self._require_login()
+            self.send(projection)
 
     def show_results(self, results: Results) -> None:
-        """Send the results tables if they are out of date."""
-        if was_given(results.id, results.content, self.destination):
-            return
-        self._require_login()
-        from orchestrator.tracking import upload
-
-        upload.mirror_results(self.study.experiment, results, self.study.runs, self.mode)
+        """Send the results tables if they are out of date; raises as `show` does."""
+        if not was_given(results.id, results.content, self.destination):
+            self._require_login()
+            self.send_results(results)
 
     def is_stale(self, projection: Projection) -> bool:
         """Whether W&B shows a unit out of date.
@@ -97,6 +112,102 @@ class WandbTracker:
         unit_id, content = projection.unit.id, projection.content
         return not was_given(unit_id, content, self.destination, within)
 
+    def send(self, projection: Projection) -> None:
+        """Give W&B every row of a unit, its configuration and its state.
+
+        Raises wandb.Error or TimeoutError if the server does not take them.
+        """
+        unit, outcome = projection.unit, projection.outcome
+        with _service(self.mode):
+            run = self._open(
+                unit.id,
+                goes_on=outcome == OPEN,
+                name=projection.name,
+                job_type=method_label(unit.method) if unit.method else unit.kind,
+                tags=[unit.setup],
+                config=projection.config,
+            )
+            self._write(run, projection.rows, projection.summary, outcome)
+        remember(unit.id, projection.content, self.destination)
+
+    def send_results(self, results: Results) -> None:
+        """Give W&B the results tables as a run of their own; raises as `send` does.
+
+        The tables are in the run's summary. Sending them again replaces them and doubles nothing.
+        """
+        setups = list(self.study.experiment.setups)
+        summary = {}
+        for name, (headings, rows) in results.tables.items():
+            summary[name] = wandb.Table(columns=headings, data=rows)
+        with _service(self.mode):
+            run = self._open(
+                results.id,
+                name=results.name,
+                job_type="results",
+                tags=setups,
+                # The workspace groups runs by method, so the results count as one of their own.
+                config={"method": "results", "setup": ", ".join(setups)},
+                notes="\n".join(results.notes),
+            )
+            self._write(run, {}, summary)
+        remember(results.id, results.content, self.destination)
+
+    def _open(self, run_id: str, goes_on: bool = False, **about: Any) -> Any:
+        """Open a W&B run; one that `goes_on` stays running on the server after its end here."""
+        runs, is_online = self.study.runs, self.mode == "online"
+        folder = mirror_folder(runs)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not is_online:
+            for fragment in (folder / "wandb").glob(f"offline-run-????????_??????-{run_id}"):
+                shutil.rmtree(fragment)
+        wandb.setup(wandb.Settings(silent=True))  # before the login, which wandb would announce
+        run = wandb.init(
+            id=run_id,
+            project=self.project,
+            group=self.study.experiment.name,
+            dir=str(folder),
+            mode="online" if is_online else "offline",
+            resume="allow" if is_online else None,
+            reinit="finish_previous",
+            # Rows only: no console, no machine statistics, no code, no package list.
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                symlink=not is_online,
+                disable_git=True,
+                save_code=False,
+                x_disable_stats=True,
+                x_disable_meta=True,
+                x_save_requirements=False,
+                x_update_finish_state=not goes_on,
+                init_timeout=INIT_TIMEOUT_S,
+                finish_timeout=FINISH_TIMEOUT_S,
+                finish_timeout_raises=True,
+            ),
+            **about,
+        )
+        if is_online and run.project_url:
+            note_project(self.project, run.project_url, runs)
+        return run
+
+    def _write(
+        self,
+        run: Any,
+        rows: dict[int, dict[str, Any]],
+        summary: dict[str, Any],
+        outcome: str = FINISHED,
+    ) -> None:
+        """Log the rows that the server lacks, then the summary, and end the run."""
+        first = run.starting_step if self.mode == "online" else 0
+        for step, row in rows.items():
+            if step >= first:
+                run.log(row, step=step, commit=True)
+        run.summary.update(summary)
+        run.finish(exit_code=int(outcome == FAILED))
+        # The server has all rows now, and the folders of repeated uploads would pile up.
+        if self.mode == "online":
+            shutil.rmtree(run.settings.sync_dir)
+
     def _require_login(self) -> None:
         """Raise UserError where the server would ask for a key."""
         if self.mode == "online" and not logged_in():
@@ -104,25 +215,176 @@ class WandbTracker:
 
     def _page(self) -> str | None:
         """The project's page: as noted, or from the server if it answers within seconds."""
-        project_name = self.study.experiment.runtime.wandb_project
-        known = noted_project(project_name, self.study.runs)
+        known = noted_project(self.project, self.study.runs)
         if known or not logged_in():
             return known
-        answers: list[str | None] = []
-        asking = threading.Thread(
-            target=_ask_for_page, args=(project_name, answers), daemon=True, name="page"
-        )
+        pages: list[str] = []
+
+        def ask() -> None:
+            # Errors are left out here: they come again, and are reported, when runs are sent.
+            with suppress(Exception):
+                wandb.setup(wandb.Settings(silent=True))
+                asked = wandb.Api(timeout=int(ASKING_S)).default_entity
+                if entity := os.environ.get("WANDB_ENTITY") or asked:
+                    pages.append(f"{wandb.setup().settings.app_url}/{entity}/{self.project}")
+
+        asking = threading.Thread(target=ask, daemon=True, name="page")
         asking.start()
         asking.join(ASKING_S)
-        return answers[0] if answers else None
+        return pages[0] if pages else None
 
 
-def _ask_for_page(project_name: str, answers: list[str | None]) -> None:
-    """Append the page to `answers`, since a thread returns nothing.
+@contextmanager
+def _service(mode: str) -> Iterator[None]:
+    """Provide wandb's service for one run.
 
-    Errors are left out here: they come again, and are reported, when runs are sent.
+    It ends after a failed run, whose id it would keep in use; wandb then starts another one.
+    Offline it ends with each run: it would close the file of a finished run only some time later,
+    and a kill before that would lose rows that are noted as sent.
     """
-    from orchestrator.tracking.upload import project_page
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # a crashed service cannot be ended
+            _end_service()
+        raise
+    if mode == "offline":
+        _end_service()
 
-    with suppress(Exception):
-        answers.append(project_page(project_name))
+
+def _end_service() -> None:
+    """End wandb's service, which first writes its pending data. OSError if it fails."""
+    try:
+        wandb.teardown()
+    except SystemExit as ended:
+        raise OSError(f"wandb's service ended with exit code {ended.code}") from None
+
+
+# --- mode, server and login ---
+
+
+def chosen_mode(configured: str) -> str:
+    """`online`, `offline` or `disabled`; `auto`: WANDB_MODE, else online for a logged-in user."""
+    if configured != "auto":
+        return configured
+    match os.environ.get("WANDB_MODE"):
+        case "online" | "offline" as forced:
+            return forced
+        case "dryrun":
+            return "offline"
+        case "disabled":
+            return "disabled"
+    return "online" if logged_in() else "offline"
+
+
+def logged_in() -> bool:
+    """Whether W&B's client finds a key: in the environment, or in the file of `wandb login`.
+
+    `wandb.login(prompt=False)` would send the key to the server, and fail if it does not answer.
+    """
+    named = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
+    if named:
+        return True
+    try:
+        return read_netrc_auth(host=server_url()) is not None
+    except wandb.Error:  # a key of another form
+        return False
+
+
+def server_url() -> str:
+    """The server of W&B's client: `WANDB_BASE_URL`, that of `wandb login --host`, or the cloud."""
+    settings = wandb.Settings(silent=True)
+    folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
+    settings.settings_system = str(Path(folder).expanduser() / "settings")
+    settings.update_from_system_settings()
+    return (os.environ.get("WANDB_BASE_URL") or settings.base_url).rstrip("/")
+
+
+# --- the folder of offline runs, and notes of what W&B was given ---
+
+
+def mirror_folder(runs: Path) -> Path:
+    """Folder of the offline runs and the markers."""
+    return runs / ".wandb"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The place that runs are sent to: a project in the folder of offline runs, or on a server.
+
+    A run goes to each destination once. So a renamed project gets all runs, and two experiments
+    that share units and have projects of their own do not send them in turns for ever.
+    """
+
+    runs: Path
+    mode: str
+    project: str
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Its name: without WANDB_ENTITY the server takes the entity of the login."""
+        server = {"server": server_url()} if self.mode == "online" else {}
+        entity = os.environ.get("WANDB_ENTITY", "")
+        return {"mode": self.mode, **server, "entity": entity, "project": self.project}
+
+    def holding(self, content: Any) -> dict[str, str]:
+        """The note of a run: where its `content` went, and a digest of it."""
+        return self.place | {"rows": digest(content)}
+
+    def marker(self, run_id: str) -> Path:
+        """The note of a run. The folder holds one offline run of each unit, whatever its project."""
+        name = f"{run_id}-{digest(self.place)}" if self.mode == "online" else run_id
+        return mirror_folder(self.runs) / f"{name}.json"
+
+
+def remember(run_id: str, content: Any, to: Destination) -> None:
+    """Note that W&B was given this `content` of a run, which is any value that JSON can hold."""
+    write_atomically(to.marker(run_id), json.dumps(to.holding(content)), durable=False)
+
+
+def was_given(run_id: str, content: Any, to: Destination, within_s: float = math.inf) -> bool:
+    """Whether W&B was given exactly `content` of a run, in the last `within_s` seconds."""
+    marker = to.marker(run_id)
+    try:
+        known = json.loads(marker.read_text()) == to.holding(content)
+        return known and time.time() - marker.stat().st_mtime < within_s
+    except (FileNotFoundError, ValueError):  # absent or torn
+        return False
+
+
+def note_project(project: str, url: str, runs: Path) -> None:
+    """Remember the page of a project on the present server."""
+    folder = mirror_folder(runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    note = Destination(runs, "online", project).place | {"url": url}
+    write_atomically(folder / PROJECT_NOTE, json.dumps(note), durable=False)
+
+
+def noted_project(project: str, runs: Path) -> str | None:
+    """The page of a project that `note_project` noted for the present server, if any."""
+    try:
+        note = json.loads((mirror_folder(runs) / PROJECT_NOTE).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    url = note.pop("url")
+    return url if note == Destination(runs, "online", project).place else None
+
+
+def leet_command(runs: Path) -> str:
+    """The command that shows offline runs in the terminal."""
+    return f"{_program()} leet {_offline_runs(runs)}"
+
+
+def sync_command(runs: Path) -> str:
+    """The command that sends offline runs to the server; the star is for the shell."""
+    return f"{_program()} sync {_offline_runs(runs)}/offline-run-*"
+
+
+def _program() -> str:
+    """W&B's command: the one of this Python's environment if it has one."""
+    beside = Path(sys.executable).with_name("wandb")
+    return shlex.quote(from_here(beside)) if beside.exists() else "wandb"
+
+
+def _offline_runs(runs: Path) -> str:
+    return shlex.quote(from_here(mirror_folder(runs) / "wandb"))

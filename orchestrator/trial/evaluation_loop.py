@@ -23,9 +23,8 @@ from orchestrator.experiment.evaluation_protocol import (
     full_samples,
     problems_wanted,
 )
-from orchestrator.liveness import pulse
-from orchestrator.liveness.claims import Claims
-from orchestrator.liveness.lease import Lease
+from orchestrator.liveness import heartbeat
+from orchestrator.liveness.leases import Claims, Lease
 from orchestrator.liveness.processes import described, place
 from orchestrator.records.log import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START, RunLog
 from orchestrator.records.rundir import RunReader
@@ -213,7 +212,7 @@ class EvaluationLoop:
         has_other_weights = wanted.untrained and self._loaded != at_first
         if self._worker is None or self._setup != wanted.setup or has_other_weights:
             self.close()
-            with pulse.loading():
+            with heartbeat.loading():
                 self._worker = self._open_worker(wanted.setup)
                 self._worker.start()
             self._setup = wanted.setup

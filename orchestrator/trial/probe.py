@@ -34,7 +34,8 @@ from orchestrator.experiment.probe import (
     PROMPTS_AT_ONCE,
     truncation_lengths,
 )
-from orchestrator.grading.grader import Gold, Grade, Grader, shared_grader
+from orchestrator.grading.gold import Gold
+from orchestrator.grading.grader import Grade, Grader, shared_grader
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion

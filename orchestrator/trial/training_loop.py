@@ -25,10 +25,11 @@ from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.experiment.units import checkpoint_steps, sampled_steps
-from orchestrator.grading.grader import Gold, Grader, shared_grader
-from orchestrator.liveness import pulse
+from orchestrator.grading.gold import Gold
+from orchestrator.grading.grader import Grader, shared_grader
+from orchestrator.liveness import heartbeat
 from orchestrator.liveness.processes import described
-from orchestrator.models.settings_files import complete_settings
+from orchestrator.models.folders import complete_settings
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Objective, TrustRegion
 from orchestrator.records.log import (
@@ -351,7 +352,7 @@ class Trial:
             # The teacher starts with the first step that it scores: blended steps bring their scores.
             self.start(self.run.next_step, rollout=self.roles.rollout)
         if self.run.next_step:
-            with pulse.loading():
+            with heartbeat.loading():
                 self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
         checkpoints = checkpoint_steps(self.unit, self.setup)
         grader = shared_grader(self.spec.runtime.grader_deadline_s)
@@ -378,7 +379,7 @@ class Trial:
         for name, role in roles.items():
             if name not in self.started:
                 begun = time.monotonic()
-                with pulse.loading():
+                with heartbeat.loading():
                     role.start(step)
                 seconds = round(time.monotonic() - begun, 3)
                 row = {"step": step, "phase": START, "role": name, "seconds": seconds}

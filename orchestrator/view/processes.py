@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.commands.display import names
-from orchestrator.liveness.claims import Claims
-from orchestrator.liveness.lease import Holder
+from orchestrator.liveness.leases import Claims, Holder
 from orchestrator.monitor.device_hours import devices_of
 from orchestrator.monitor.status import Overview
 from orchestrator.records.clock import clock_rows

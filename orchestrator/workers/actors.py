@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.workers.roles import Host, Roles, inline_roles
 from orchestrator.workers.spec import COLOCATED, SPLIT, RoleName, WorkerSpec, bundles
 
@@ -27,7 +27,7 @@ class WatchedHost(Host):
     @ray.method(concurrency_group="pulse")
     def pieces(self) -> int:
         """Pieces of work done so far."""
-        return pulse.pieces()
+        return heartbeat.pieces()
 
 
 def start_roles(spec: WorkerSpec) -> Roles:
@@ -124,7 +124,7 @@ class There(Generic[First]):
                 )
             pieces = ray.get(self._actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
             if pieces != done:  # an actor's progress is the trial's sign of life
-                pulse.advance()
+                heartbeat.advance()
             done = pieces
         try:
             return ray.get(self.reference)

@@ -20,7 +20,8 @@ from orchestrator.data.prompts import graded_text, prompt_text, render, response
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
 from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.experiment.evaluation_protocol import keeps_text
-from orchestrator.grading.grader import Gold, Grade, shared_grader
+from orchestrator.grading.gold import Gold
+from orchestrator.grading.grader import Grade, shared_grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.slices import ProblemRecord, ResponseText, length_histogram

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.liveness.drivers import drivers_of
+from orchestrator.liveness.leases import drivers_of
 from tests.sweeps import TINY_SETUP, trb, write_experiment
 
 JOBS: list[dict[str, Any]] = []  # what the fake job server was asked for

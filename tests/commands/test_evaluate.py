@@ -19,8 +19,8 @@ from orchestrator.cli import main
 from orchestrator.commands import evaluate
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
-from orchestrator.liveness.claims import Claims
-from orchestrator.models.made_models import folder_of
+from orchestrator.liveness.leases import Claims
+from orchestrator.models.locate import folder_of
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.selection.study import Study

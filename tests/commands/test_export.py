@@ -16,7 +16,7 @@ from orchestrator.commands.model_card import licence_of
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from orchestrator.models.shipped import MODELS
+from orchestrator.models.locate import MODELS
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study

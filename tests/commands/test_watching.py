@@ -16,7 +16,7 @@ from orchestrator.commands import waiting, watching
 from orchestrator.commands.waiting import taking
 from orchestrator.commands.watching import STARTING, Watch, follow
 from orchestrator.experiment.units import Unit
-from orchestrator.liveness.drivers import Driving
+from orchestrator.liveness.leases import Driving
 from orchestrator.monitor.status import Session
 from orchestrator.monitor.unit_status import tokens_a_second
 from orchestrator.records.rundir import RunReader

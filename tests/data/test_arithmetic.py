@@ -13,7 +13,6 @@ import pytest
 
 from orchestrator.config import Recipe
 from orchestrator.data.arithmetic import (
-    CHARACTERS,
     LONG_TERMS,
     LONGEST_TERMS,
     SHORT_TERMS,
@@ -26,7 +25,6 @@ from orchestrator.data.arithmetic import (
     training_problems,
 )
 from orchestrator.data.problems import Problem
-from orchestrator.grading.grader import Grader
 
 N = 4000
 MIXTURE = Recipe(wrong_step=0.35, off_task=0.15, no_reasoning=0.10)
@@ -133,19 +131,6 @@ def test_every_step_of_a_solution_is_right() -> None:
             terms[0],
             *(result for _, _, result in taken[:-1]),
         ]
-
-
-def test_texts_stay_within_the_alphabet() -> None:
-    rng = random.Random(2)
-    for terms in (draw_terms(rng) for _ in range(500)):
-        for text in (question(terms), solution(terms), corrupted_solution(terms, MIXTURE, rng)):
-            assert set(text) <= set(CHARACTERS)
-
-
-def test_the_grader_agrees() -> None:
-    with Grader() as grader:
-        assert grader.grade("16", solution([6, 9, 1])).correct
-        assert not grader.grade("15", solution([6, 9, 1])).correct
 
 
 # --- the mixture ---

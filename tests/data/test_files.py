@@ -1,21 +1,34 @@
-"""Rows of data files, a line or a batch at a time; contents that are not the declared ones."""
+"""Rows of files and of hub datasets, and results in the cache."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from orchestrator.config import BenchmarkRun, Data
+from orchestrator.data.benchmarks import BENCHMARKS, load_benchmark
 from orchestrator.data.files import (
+    cached,
     folder_sha256,
+    is_cached,
+    iterate_hub,
     iterate_rows,
     numbered_rows,
     text_field,
     verify_sha256,
 )
+from orchestrator.data.openthoughts import COLUMNS, load_thoughts, needs_scan
 from orchestrator.errors import UserError
 
 
@@ -23,12 +36,6 @@ def test_blank_lines_and_line_separators(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": "x\u2028y"}\n\n  \n{"a": 2}', encoding="utf-8")
     assert list(numbered_rows(path)) == [(1, {"a": "x\u2028y"}), (4, {"a": 2})]
-
-
-def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(UserError, match="UTF-8"):
-        list(iterate_rows(tmp_path / "rows.jsonl"))
 
 
 def test_sha256_is_compared_whole(tmp_path: Path) -> None:
@@ -148,3 +155,197 @@ def test_a_folders_hash_is_of_names_and_contents(tmp_path: Path) -> None:
     assert folder_sha256(tmp_path) != whole
     with pytest.raises(UserError, match=f"{tmp_path}: sha256 .* its files were changed"):
         verify_sha256(tmp_path, whole)
+
+
+# --- the hub ---
+
+
+COMMIT = "61bcf9d4eb38b30295efc2021227a63cc5bb34c8"
+HUB_ROWS = [
+    {"id": f"{i}", "question": f"{i}+1?", "answer": f"{i + 1}.0", "url": "…"} for i in range(40)
+]
+
+
+class Dataset(list[dict[str, Any]]):
+    """A streamed data set."""
+
+    def select_columns(self, names: list[str]) -> Iterator[dict[str, Any]]:
+        return ({name: row[name] for name in names} for row in self)
+
+
+class Hub:
+    """The part of `datasets` in use, over rows in memory; remembers what it was asked for."""
+
+    def __init__(self, **sets: list[dict[str, Any]]):
+        self.sets, self.asked = sets, []
+
+    def load_dataset(self, path: str, **options: Any) -> Dataset:
+        self.asked.append((path, options))
+        if path not in self.sets:
+            raise FileNotFoundError(f"Couldn't find\n{path} on the Hub")
+        return Dataset(self.sets[path])
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = Hub(amc=HUB_ROWS)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=made.load_dataset))  # type: ignore[arg-type]
+    return made
+
+
+def run(**changes: Any) -> BenchmarkRun:
+    return replace(BenchmarkRun(path="amc", revision=COMMIT), **changes)
+
+
+def refusal(**changes: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        load_benchmark("amc23", None, run(**changes))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- benchmarks ---
+
+
+def test_a_benchmark_of_the_hub(hub: Hub) -> None:
+    problems = load_benchmark("amc23", None, run(subset="amc", split="train"))
+    assert [problem.text for problem in problems] == [row["question"] for row in HUB_ROWS]
+    assert [problem.gold.answer for problem in problems if problem.gold] == [
+        row["answer"] for row in HUB_ROWS
+    ]
+    asked = {"name": "amc", "revision": COMMIT, "split": "train", "streaming": True}
+    assert hub.asked == [("amc", asked)]
+
+
+def test_another_number_of_rows(hub: Hub) -> None:
+    hub.sets["amc"] = HUB_ROWS[:-1]
+    assert refusal().startswith(f"amc@{COMMIT}: 39 rows: expected 40 of amc23")
+
+
+def test_rows_that_are_none(hub: Hub) -> None:
+    hub.sets["amc"] = [*HUB_ROWS[:4], {"id": "4", "text": "?"}, *HUB_ROWS[5:]]
+    assert (
+        refusal()
+        == f"amc@{COMMIT} line 5: no field problem, question, prompt, messages or conversations: "
+        "expected one beside 'id', 'text'"
+    )
+
+
+def test_a_data_set_that_is_not_there(hub: Hub) -> None:
+    line = refusal(path="someone/amc")
+    assert line.startswith(
+        f"evaluation.benchmarks.amc23.path: someone/amc@{COMMIT} cannot be had from the hub ("
+    )
+    assert "Couldn't find someone/amc on the Hub" in line
+
+
+def test_without_the_library(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert (
+        "evaluation.benchmarks.amc23.path: 'amc' is no local file; for hub data: pip install 'trb[hub]'"
+        in refusal()
+    )
+
+
+def test_what_identifies_a_benchmark_of_the_hub() -> None:
+    identities = [
+        BENCHMARKS["amc23"].identity(each)
+        for each in (
+            run(),
+            run(subset="x"),
+            run(split="train"),
+            run(revision="0" * 40),
+            run(path="b"),
+            BenchmarkRun(),
+        )
+    ]
+    assert len({json.dumps(identity) for identity in identities}) == len(identities)
+    assert identities[-1] == BENCHMARKS["amc23"].identity()
+
+
+# --- training prompts ---
+
+
+def thought(text: str, answer: str) -> dict[str, Any]:
+    turns = [{"from": "human", "value": text}, {"from": "gpt", "value": f"\\boxed{{{answer}}}"}]
+    return {"domain": "math", "source": "s", "difficulty": None, "conversations": turns}
+
+
+def test_thoughts_are_streamed_once(hub: Hub) -> None:
+    hub.sets["thoughts"] = [thought("1+1=?", "2"), thought("1+2=?", "3"), thought("1+1=?", "2")]
+    data = Data(source="openthoughts", path="thoughts", revision=COMMIT)
+    assert needs_scan(data)
+    found = load_thoughts(data)
+    assert [(problem.row, problem.answers) for problem in found.problems] == [
+        (0, {"2": 2}),
+        (1, {"3": 1}),
+    ]
+    assert load_thoughts(data) == found
+    asked = {"name": None, "revision": COMMIT, "split": "train", "streaming": True}
+    assert hub.asked == [("thoughts", asked)]
+
+
+def test_a_download_that_breaks_off_is_not_remembered(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks_off(self: Dataset, names: list[str]) -> Iterator[dict[str, Any]]:
+        yield self[0]
+        raise ConnectionError("reset by peer")
+
+    hub.sets["thoughts"] = [thought("1+1=?", "2")] * 2
+    data = Data(source="openthoughts", path="thoughts", revision=COMMIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(Dataset, "select_columns", breaks_off)
+        with pytest.raises(
+            UserError, match=r"data\.path: thoughts@.* cannot be had from the hub \(reset by peer\)"
+        ):
+            load_thoughts(data)
+    assert needs_scan(data)
+    assert load_thoughts(data).counts["rows"] == 2
+
+
+def test_the_library_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets", reason="the extra `hub` is not installed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "thoughts").mkdir()
+    lines = [json.dumps(thought(f"{i}", "2")) + "\n" for i in range(5)]
+    (tmp_path / "thoughts" / "train.jsonl").write_text("".join(lines))
+    rows = list(iterate_hub("data", "thoughts", COMMIT, COLUMNS, "train"))
+    assert [sorted(row) for row in rows] == [sorted(COLUMNS)] * 5
+    assert [row["conversations"][0]["value"] for row in rows] == [f"{i}" for i in range(5)]
+
+
+# --- the cache ---
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "trb"
+
+
+def test_one_makes_it_while_the_others_wait() -> None:
+    made = []
+
+    def make() -> str:
+        made.append(time.monotonic())
+        time.sleep(0.2)
+        return "größer\n"
+
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda _: cached("result.json", make), range(4)))
+    assert texts == ["größer\n"] * 4
+    assert len(made) == 1
+    assert is_cached("result.json")
+
+
+def test_what_fails_leaves_nothing_and_is_made_by_the_next(folder: Path) -> None:
+    def fail() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached("result.json", fail)
+    assert not is_cached("result.json")
+    assert cached("result.json", lambda: "text") == "text"
+    assert sorted(path.name for path in folder.iterdir()) == [".result.json.lock", "result.json"]

@@ -18,7 +18,7 @@ from orchestrator.data.problems import (
     read_training_problems,
 )
 from orchestrator.errors import UserError
-from orchestrator.grading.grader import Gold
+from orchestrator.grading.gold import Gold
 
 
 def read(text: str) -> Problem:

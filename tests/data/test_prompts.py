@@ -20,7 +20,7 @@ from orchestrator.data.prompts import (
     token_texts,
 )
 from orchestrator.errors import UserError
-from orchestrator.models.embedded import make_tokenizer
+from orchestrator.models.recipes import make_tokenizer
 from tests.data.tokenizers import CLOSED, OPENED, byte_level, sentencepiece
 
 PLAIN, CHAT = PromptTemplate(kind="plain"), PromptTemplate(kind="chat")
@@ -64,12 +64,6 @@ def test_a_chat_prompt_has_the_bos_that_its_template_writes(kind: Any) -> None:
     writes = with_template("{{ bos_token }}" + TURNS, kind, processor=OPENED)
     assert render("7+9?", TOLD, writes).count(0) == 1
     assert render("7+9?", TOLD, with_template(TURNS, kind, processor=OPENED)).count(0) == 0
-
-
-def test_shipped_tokenizers_begin_texts_with_nothing() -> None:
-    for name in ("characters", "bytes"):
-        tokenizer = make_tokenizer(name)
-        assert render("7+9=?", PLAIN, tokenizer) == tuple(tokenizer.encode("7+9=?\n"))
 
 
 def test_a_date_in_a_template_is_the_same_on_all_days() -> None:
@@ -190,9 +184,3 @@ def test_token_texts_of_any_ids_make_the_decoded_text(kind: Any) -> None:
         found = token_texts(ids, tokenizer)
         assert len(found) == len(ids)
         assert "".join(found) == response_text(ids, -1, tokenizer) == prompt_text(ids, tokenizer)
-
-
-def test_no_blank_before_punctuation_is_lost() -> None:
-    tokenizer = sentencepiece()
-    ids = tokenizer.encode("a . b , c ?", add_special_tokens=False)
-    assert response_text(ids, 1, tokenizer) == "a . b , c ?"

@@ -25,7 +25,7 @@ import yaml
 
 from orchestrator.cli import main
 from orchestrator.config import Data, DataFile, Experiment
-from orchestrator.data import fetching, sources
+from orchestrator.data import sources
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.data.sources import SOURCES, Source, Upstream, to_bytes
 from orchestrator.errors import UserError
@@ -130,7 +130,7 @@ def test_the_later_olympiad_edition_is_joined_by_order() -> None:
 @pytest.mark.skipif(not MIRROR, reason="TRB_DATA_MIRROR names no folder")
 @pytest.mark.parametrize("key", SOURCES)
 def test_each_file_is_reproduced_byte_for_byte(key: str, tmp_path: Path) -> None:
-    [line] = fetching.fetch(tmp_path, [key], str(MIRROR))
+    [line] = sources.fetch(tmp_path, [key], str(MIRROR))
     assert f"{SOURCES[key].rows:,} rows" in line
 
 
@@ -175,9 +175,9 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_a_file_comes_over_the_network_once(small: Source, server: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     line = f"{data / small.file}: 1 rows of a/b at 000000000000 (licence: MIT), sha256 as declared"
-    assert list(fetching.fetch(data, ["amc23"], server)) == [line]
+    assert list(sources.fetch(data, ["amc23"], server)) == [line]
     assert (data / small.file).read_bytes() == to_bytes(MADE)
-    assert list(fetching.fetch(data, ["amc23"], "http://127.0.0.1:1")) == [
+    assert list(sources.fetch(data, ["amc23"], "http://127.0.0.1:1")) == [
         f"{data / small.file}: there already"
     ]
     assert [path.name for path in data.rglob("*") if path.is_file()] == ["amc23.jsonl"]
@@ -188,12 +188,12 @@ def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Pat
         with pytest.raises(
             UserError, match=r"c/test.jsonl: cannot be had \(.*\); `trb data fetch FOLDER` where"
         ):
-            list(fetching.fetch(tmp_path / "data", ["amc23"], mirror))
+            list(sources.fetch(tmp_path / "data", ["amc23"], mirror))
     with pytest.raises(
         UserError,
         match=f"--from or TRB_DATA_MIRROR: '.*gone': expected a folder with a/b/{COMMIT}/c/test.jsonl",
     ):
-        list(fetching.fetch(tmp_path / "data", ["amc23"], str(tmp_path / "gone")))
+        list(sources.fetch(tmp_path / "data", ["amc23"], str(tmp_path / "gone")))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_other_content_is_refused_and_not_kept(
 ) -> None:
     mirror = write_mirror(tmp_path / "mirror", content)
     with pytest.raises(UserError, match=words):
-        list(fetching.fetch(tmp_path / "data", ["amc23"], str(mirror)))
+        list(sources.fetch(tmp_path / "data", ["amc23"], str(mirror)))
     assert not (tmp_path / "data").exists()
 
 
@@ -227,7 +227,7 @@ def test_a_file_of_ones_own_is_never_replaced(small: Source, server: str, tmp_pa
         UserError,
         match=rf"{path}: another file is there already: expected another folder, or this file moved away",
     ):
-        list(fetching.fetch(tmp_path, ["amc23"], server))
+        list(sources.fetch(tmp_path, ["amc23"], server))
     assert path.read_text() == "mine\n"
 
 

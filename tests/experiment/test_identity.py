@@ -26,7 +26,7 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_ev
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.models import made_models
+from orchestrator.models import locate
 from orchestrator.models.identity import RECIPE, part
 from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, fake_models, quickstart
@@ -103,11 +103,11 @@ def make_models_with(experiment: Experiment, runs: Path, changed: dict[str, str]
     """Unit ids where the student's files are those of `fake_models` but for the changed ones."""
     fake_models(experiment, runs)
     setup = experiment.setups["arithmetic"]
-    folder = made_models.folder_of(setup.student, setup, runs)
+    folder = locate.folder_of(setup.student, setup, runs)
     for name, text in changed.items():
         (folder / name).write_text(text)
     folder.with_name(f"{folder.name}.made.json").unlink()
-    made_models.record(folder)
+    locate.record(folder)
     return ids_of(expand(experiment, runs))
 
 
@@ -116,10 +116,10 @@ def test_the_base_evaluation_does_not_depend_on_a_made_teacher(tmp_path: Path) -
     fake_models(experiment, tmp_path)
     setup = experiment.setups["arithmetic"]
     before = expand(experiment, tmp_path)
-    folder = made_models.folder_of(setup.teacher, setup, tmp_path)
+    folder = locate.folder_of(setup.teacher, setup, tmp_path)
     (folder / "model.safetensors").write_text("another")
     folder.with_name(f"{folder.name}.made.json").unlink()
-    made_models.record(folder)
+    locate.record(folder)
     same = set(ids_of(before)) & set(ids_of(expand(experiment, tmp_path)))
     assert same == {unit.id for unit in before if unit.kind == "base_eval"}
 
@@ -128,10 +128,10 @@ def test_a_model_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None:
     experiment, _ = quickstart()
     fake_models(experiment, tmp_path)
     setup = experiment.setups["arithmetic"]
-    folder = made_models.folder_of(setup.student, setup, tmp_path)
+    folder = locate.folder_of(setup.student, setup, tmp_path)
     (folder / "model.safetensors").write_text("another")
     with pytest.raises(UserError, match="another kind of CPU"):
-        made_models.record(folder)
+        locate.record(folder)
 
 
 def test_units_trained_from_another_model_are_named(tmp_path: Path) -> None:
@@ -141,15 +141,15 @@ def test_units_trained_from_another_model_are_named(tmp_path: Path) -> None:
     setup = experiment.setups["arithmetic"]
     unit = next(unit for unit in expand(experiment, tmp_path) if unit.kind == "trial")
     with closing(RunWriter(tmp_path, unit.id)) as run:
-        run.describe({}, dict, made_models.trained_from(setup, tmp_path))
+        run.describe({}, dict, locate.trained_from(setup, tmp_path))
         run.commit(1)
-    made_models.check_trained_from(setup, tmp_path)
+    locate.check_trained_from(setup, tmp_path)
     shutil.rmtree(tmp_path / "models")
     make_models_with(experiment, tmp_path, {"model.safetensors": "of another kind of CPU"})
     with pytest.raises(
         UserError, match=f"{unit.id} was trained from [0-9a-f]{{12}} of the same recipe"
     ):
-        made_models.check_trained_from(setup, tmp_path)
+        locate.check_trained_from(setup, tmp_path)
 
 
 def test_a_unit_never_goes_on_from_another_model(tmp_path: Path) -> None:

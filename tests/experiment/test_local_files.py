@@ -51,10 +51,24 @@ CONFIG = {
 
 
 def weights(layers: int = 3, tied: bool = True) -> bytes:
-    """A safetensors file of an embedding, a norm in each layer, one after them, and a head."""
+    """A safetensors file of zeros with all tensors of a Qwen3 model of CONFIG's sizes."""
     shapes = {"model.embed_tokens.weight": [64, 32], "model.norm.weight": [32]}
+    in_layer = {
+        "input_layernorm": [32],
+        "post_attention_layernorm": [32],
+        "self_attn.q_norm": [8],
+        "self_attn.k_norm": [8],
+        "self_attn.q_proj": [32, 32],
+        "self_attn.k_proj": [16, 32],
+        "self_attn.v_proj": [16, 32],
+        "self_attn.o_proj": [32, 32],
+        "mlp.gate_proj": [96, 32],
+        "mlp.up_proj": [96, 32],
+        "mlp.down_proj": [32, 96],
+    }
     for layer in range(layers):
-        shapes[f"model.layers.{layer}.input_layernorm.weight"] = [32]
+        for name, shape in in_layer.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = shape
     if not tied:
         shapes["lm_head.weight"] = [64, 32]
     header: dict[str, Any] = {}
@@ -335,8 +349,8 @@ def edit_json(file: Path, **changes: Any) -> None:
 
 def test_a_local_pair_is_read_off_its_folders(pair: Pair) -> None:
     setup = pair.setup
-    assert setup.student.shape == replace(SHAPE, parameters=2176)
-    assert setup.teacher.shape == replace(SHAPE, layers=5, tied=False, parameters=4288)
+    assert setup.student.shape == replace(SHAPE, parameters=39184)
+    assert setup.teacher.shape == replace(SHAPE, layers=5, tied=False, parameters=65968)
     assert (setup.student.eos, setup.teacher.eos) == (60, [61, 60])
     assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
     assert setup.student.revision == folder_sha256(pair.student)
@@ -471,7 +485,7 @@ def test_what_is_given_stands(pair: Pair, tmp_path: Path) -> None:
     path = own_setup(tmp_path, given, {"path": str(pair.teacher)})
     student = load_experiment(path).setups["tiny"].student
     assert (student.eos, student.revision) == (3, "a" * 64)
-    assert student.shape == replace(SHAPE, layers=7, parameters=2176)
+    assert student.shape == replace(SHAPE, layers=7, parameters=39184)
 
 
 def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(pair: Pair) -> None:

@@ -5,8 +5,6 @@ import queue
 import re
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.grading.boxes import MAX_ANSWER_CHARS
 from orchestrator.grading.gold import Gold, decide_plain, plain_number
-from orchestrator.grading.grader import LATE, MAX_ANSWER_CHARS, Grade, Grader
+from orchestrator.grading.grader import LATE, Grade, Grader
 from orchestrator.grading.judge import judge
 from orchestrator.liveness.children import Child
 from orchestrator.liveness.processes import group_members
-from tests.sweeps import ROOT
 
 # A greatest common divisor of numbers with a million digits, one call into C that no timeout inside
 # Python can interrupt.
@@ -75,20 +73,6 @@ def test_without_a_box_there_is_no_answer(grader: Grader) -> None:
     assert grader.grade("5", "The answer is $5$.") == Grade(False, None)
     assert grader.grade("5", r"\boxed{}") == Grade(False, None)
     assert grader.grade_answer("5", None) == Grade(False, None)
-
-
-def test_last_box_wins_in_a_long_text(grader: Grader) -> None:
-    text = (
-        r"Let \boxed{3} be a guess. " * 500 + r"Therefore \boxed{\frac{14}{3}}. I checked 3 and 7."
-    )
-    assert grader.grade(r"\frac{14}{3}", text).correct
-    assert not grader.grade("3", text).correct
-
-
-def test_several_boxes_are_one_answer(grader: Grader) -> None:
-    text = r"Thus $x = \boxed{2}$ or $x = \boxed{-3}$."
-    assert grader.grade("2,-3", text) == Grade(True, "2, -3")
-    assert grader.grade("2", text) == Grade(False, "2, -3")
 
 
 def test_grade_many_keeps_order() -> None:
@@ -281,17 +265,11 @@ def test_worker_starts_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_worker_that_cannot_start_says_how_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "orchestrator.grading.process._WORKER_MODULE", "orchestrator.grading.no_such_worker"
+        "orchestrator.grading.grader._WORKER_MODULE", "orchestrator.grading.no_such_worker"
     )
     message = r"did not start: the grading worker died; try: .*no_such_worker"
     with Grader() as broken, pytest.raises(RuntimeError, match=message):
         broken.grade_answer("$2x$", "x+x")
-
-
-@pytest.mark.parametrize("heavy", ["torch", "ray", "math_verify", "sympy"])
-def test_grader_module_stays_light(heavy: str) -> None:
-    code = f"import sys, orchestrator.grading.grader; sys.exit({heavy!r} in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("text", ["5", "-5", "+5", "05", "5.0", "5.", ".5"])
@@ -333,12 +311,3 @@ def test_fast_path_agrees_with_the_worker() -> None:
 def test_gold_refuses_wrong_fields(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Gold(**arguments)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"deadline_s": 0}, {"deadline_s": float("inf")}, {"cache_size": -1}, {"workers": 0}],
-)
-def test_grader_refuses_wrong_settings(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        Grader(**arguments)

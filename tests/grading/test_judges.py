@@ -15,7 +15,7 @@ from orchestrator.data.benchmarks import check_source
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_id
 from orchestrator.experiment.load import load_setup
-from orchestrator.grading import judges
+from orchestrator.grading import gold as gold_module
 from orchestrator.grading.gold import Gold
 from orchestrator.grading.grader import Grader
 
@@ -41,7 +41,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_judge", raising=False)
-    judges._own.cache_clear()
+    gold_module._own.cache_clear()
     return file
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.grading.grader import Gold, Grade, Grader
+from orchestrator.grading.gold import Gold
+from orchestrator.grading.grader import Grade, Grader
 
 SECTIONS = yaml.safe_load(Path(__file__).with_name("verdicts.yaml").read_text(encoding="utf-8"))
 CASES = [pytest.param(case, id=case["why"]) for cases in SECTIONS.values() for case in cases]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.liveness.children import Parent, serve
 
 
@@ -44,7 +44,7 @@ def open_child(prefix: str, parent: Parent) -> Callable[[Any], Any]:
             case ("work", seconds):
                 end = time.monotonic() + seconds
                 while time.monotonic() < end:
-                    pulse.advance()
+                    heartbeat.advance()
                     time.sleep(0.05)
             case ("sleep", seconds):
                 time.sleep(seconds)

@@ -12,7 +12,7 @@ from typing import IO
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.liveness.children import (
     LOOK_S,
     Child,
@@ -102,9 +102,9 @@ def test_a_module_that_cannot_start_is_lost_too() -> None:
 
 def test_silence_has_a_limit_and_work_has_none(child: Child) -> None:
     child.receive()
-    done = pulse.pieces()
+    done = heartbeat.pieces()
     child.ask(("work", 6 * LOOK_S), silence_s=4 * LOOK_S)
-    assert pulse.pieces() > done + 1, "signs of a child are signs of its parent"
+    assert heartbeat.pieces() > done + 1, "signs of a child are signs of its parent"
     with pytest.raises(ChildLost, match="has been silent for 1 s"):
         child.ask(("sleep", 600), silence_s=1.0)
     assert not child.alive()

@@ -22,7 +22,7 @@ DRIVER = """
 import subprocess, sys
 from pathlib import Path
 from orchestrator.liveness.driver_death import ends_with_driver
-from orchestrator.liveness.scratch import scratch_folder
+from orchestrator.liveness.processes import scratch_folder
 
 sleep = "import time; time.sleep(3600)"
 server = f"import subprocess, sys; worker = subprocess.Popen([sys.executable, '-c', {sleep!r}]); "

@@ -21,9 +21,9 @@ from orchestrator.config import PromptTemplate, Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.data.prompts import render, response_text
 from orchestrator.liveness.children import Child, Result
-from orchestrator.models import embedded
-from orchestrator.models.embedded import STUDENT_EOS, TEACHER_EOS, build, make_tokenizer
-from orchestrator.models.made_models import NEEDED, WEIGHTS, recorded
+from orchestrator.models import recipes
+from orchestrator.models.locate import NEEDED, WEIGHTS, recorded
+from orchestrator.models.recipes import STUDENT_EOS, TEACHER_EOS, build_embedded, make_tokenizer
 from tests.sweeps import ROOT
 
 SETUPS = ROOT / "experiments" / "setups"
@@ -46,7 +46,7 @@ TEXTS = (
 
 
 def spec(tokenizer: str, updates: int, **overrides: Any) -> dict[str, Any]:
-    """A very small model in the shape that `build` takes."""
+    """A very small model in the shape that `build_embedded` takes."""
     vocabulary, eos = {"characters": (56, 45), "bytes": (264, 256)}[tokenizer]
     shape = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, ffn=32, tied=True)
     recipe = Recipe(
@@ -63,7 +63,7 @@ def spec(tokenizer: str, updates: int, **overrides: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _torch_settings() -> Iterator[None]:
-    """`build` is made for a process of its own: undo what it sets."""
+    """`build_embedded` is made for a process of its own: undo what it sets."""
     with torch.random.fork_rng():
         yield
     torch.use_deterministic_algorithms(False)
@@ -77,18 +77,18 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_two_builds_are_byte_identical(tmp_path: Path, tokenizer: str) -> None:
     for name in ("first", "second"):
         torch.manual_seed(len(name))
-        build(spec(tokenizer, updates=3), tmp_path / name)
+        build_embedded(spec(tokenizer, updates=3), tmp_path / name)
     assert "model.safetensors" in contents(tmp_path / "first")
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
 
 
 def test_a_build_in_its_own_process_gives_the_same_bytes_and_reports(tmp_path: Path) -> None:
     made = spec("characters", updates=3)
-    build(made, tmp_path / "here")
+    build_embedded(made, tmp_path / "here")
     target = tmp_path / "there"
     mask = os.umask(0o022)
     try:
-        child = Child("orchestrator.models.making", "the maker")
+        child = Child("orchestrator.models.make", "the maker")
     finally:
         os.umask(mask)
     child.send(made | {"folder": str(target)})
@@ -109,7 +109,7 @@ def test_a_recipe_in_bfloat16_is_written_whole_with_the_tokenizer_beside_it(tmp_
     """One file, by which ids tell a made model, however large; the seed decides what is in it."""
     made = spec("bytes", updates=0, dtype="bfloat16")
     for name, seed in (("model", 3), ("again", 3), ("other", 4)):
-        build(made | {"recipe": made["recipe"] | {"seed": seed}}, tmp_path / name)
+        build_embedded(made | {"recipe": made["recipe"] | {"seed": seed}}, tmp_path / name)
     assert set(NEEDED) <= set(contents(tmp_path / "model"))
     assert contents(tmp_path / "model") == contents(tmp_path / "again")
     assert contents(tmp_path / "model")[WEIGHTS] != contents(tmp_path / "other")[WEIGHTS]
@@ -134,7 +134,7 @@ def test_other_seeds_and_more_updates_give_other_weights(tmp_path: Path) -> None
         "untrained": spec("characters", updates=0),
     }
     for name, one in made.items():
-        build(one, tmp_path / name)
+        build_embedded(one, tmp_path / name)
     weights = [
         load_file(tmp_path / name / "model.safetensors")["model.embed_tokens.weight"]
         for name in made
@@ -146,7 +146,7 @@ def test_other_seeds_and_more_updates_give_other_weights(tmp_path: Path) -> None
 def test_a_built_model_has_the_declared_shape(tmp_path: Path, tied: bool) -> None:
     made = spec("bytes", updates=0)
     made["shape"]["tied"] = tied
-    build(made, tmp_path / "model")
+    build_embedded(made, tmp_path / "model")
     config = AutoModelForCausalLM.from_pretrained(tmp_path / "model").config
     names = (
         "vocab_size",
@@ -165,7 +165,7 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
     clean = {"wrong_step": 0.0, "off_task": 0.0, "no_reasoning": 0.0}
     reports: list[dict[str, Any]] = []
     made = spec("characters", updates=50, batch=16, lr=2e-2, **clean)
-    build(made, tmp_path / "model", reports.append)
+    build_embedded(made, tmp_path / "model", reports.append)
     assert [report["update"] for report in reports] == [20, 40, 50]
     assert reports[-1]["loss"] < math.log(56) / 2
 
@@ -229,15 +229,6 @@ def test_a_response_cut_inside_a_character_still_decodes() -> None:
     assert response_text(ids[:-2], 256, tokenizer).startswith("sum ")
 
 
-def test_chat_prompts_of_the_byte_tokenizer_hold_its_special_tokens() -> None:
-    tokenizer = make_tokenizer("bytes")
-    ids = render("2+2", PromptTemplate(kind="chat", system="Be brief."), tokenizer)
-    assert tokenizer.decode(list(ids)) == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert [i for i in ids if i >= 256] == [258, 257, 258, 257, 258]
-
-
 def world() -> list[str]:
     """Problems and solutions of every length, clean and corrupted in every way."""
     rng = random.Random(0)
@@ -254,7 +245,7 @@ def world() -> list[str]:
 
 def test_mistakes_are_given_and_not_trained_on() -> None:
     tokenizer, recipe = make_tokenizer("characters"), Recipe(batch=200, recovers=1.0)
-    for given, response in embedded._examples(tokenizer, recipe, random.Random(0), 45):
+    for given, response in recipes._examples(tokenizer, recipe, random.Random(0), 45):
         problem, _, start = str(tokenizer.decode(given)).partition("\n")
         total = sum(map(int, problem.removesuffix("=?").split("+")))
         rest = str(tokenizer.decode(response))
@@ -272,25 +263,3 @@ def test_characters_cover_the_arithmetic_world(kind: str, saved: PreTrainedToken
             assert len(tokenizer.encode(text, add_special_tokens=False)) == len(text)
             assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     assert set("".join(texts)) <= set(arithmetic.CHARACTERS)
-
-
-def test_characters_round_trip_every_string_of_the_alphabet(
-    kind: str, saved: PreTrainedTokenizerFast
-) -> None:
-    setup = OmegaConf.load(SETUPS / f"{SETUP_OF[kind]}.yaml")
-    rng = random.Random(1)
-    for _ in range(100):
-        text = "".join(rng.choices(arithmetic.CHARACTERS, k=60))
-        assert round_trip(text, saved, setup.student.eos) == text + "\n"
-    assert len(set(arithmetic.CHARACTERS)) == len(arithmetic.CHARACTERS)
-
-
-def test_words_of_the_off_task_answers_are_spelled_in_the_alphabet() -> None:
-    rng, recipe = random.Random(2), Recipe(off_task=1.0)
-    words = {
-        word
-        for _ in range(300)
-        for word in arithmetic.corrupted_solution([1, 2], recipe, rng).split()
-    }
-    assert len(words) == 16
-    assert set("".join(words)) <= set(arithmetic.CHARACTERS)

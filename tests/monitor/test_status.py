@@ -15,7 +15,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
-from orchestrator.liveness.claims import Claims
+from orchestrator.liveness.leases import Claims
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
 from orchestrator.monitor.time_left import (

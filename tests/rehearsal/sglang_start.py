@@ -92,7 +92,7 @@ def failed_imports(card: Card) -> dict[str, str]:
 
 def engines(setup: Setup, folder: Path) -> dict[str, Any]:
     """Resolved arguments of each engine of a setup, or why it is refused on this card."""
-    from orchestrator.models.embedded import qwen3_config
+    from orchestrator.models.recipes import qwen3_config
 
     for name in ("student", "teacher"):
         model = getattr(setup, name)

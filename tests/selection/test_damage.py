@@ -19,7 +19,7 @@ from analysis.table.formats import FORMATS
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.models import made_models
+from orchestrator.models import locate
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.records.writer import RunWriter
@@ -358,16 +358,16 @@ def test_a_damaged_checkpoint_is_never_gone_on_from(
 
 
 @pytest.mark.parametrize("damage", [flip, tear, as_folder, remove])
-@pytest.mark.parametrize("name", made_models.NEEDED)
+@pytest.mark.parametrize("name", locate.NEEDED)
 def test_a_damaged_embedded_model_is_named(
     name: str, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
     experiment, _ = experiment_of(tmp_path)
     setup = experiment.setups["arithmetic"]
-    folder = made_models.folder_of(setup.student, setup, tmp_path)
+    folder = locate.folder_of(setup.student, setup, tmp_path)
     (folder / name).write_text("0123456789")
     folder.with_name(f"{folder.name}.made.json").unlink()
-    made_models.record(folder)
+    locate.record(folder)
     damage(folder / name)
     with pytest.raises(
         Damaged, match=f"{folder / name}: .*; remove the folder {folder}; trb submit makes"
@@ -381,7 +381,7 @@ def test_a_damaged_record_of_a_model_is_named(
 ) -> None:
     experiment, _ = experiment_of(runs)
     setup = experiment.setups["arithmetic"]
-    folder = made_models.folder_of(setup.student, setup, runs)
+    folder = locate.folder_of(setup.student, setup, runs)
     damage(folder.with_name(f"{folder.name}.made.json"))
     for command in ("status", "table", "submit"):
         assert_refused(trb(command), folder.with_name(f"{folder.name}.made.json"))

@@ -24,7 +24,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.resolved import RECORD
 from orchestrator.experiment.units import expand
-from orchestrator.models.shipped import EXPERIMENTS
+from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.selection.results_folder import (
     SUBMITS,
     claim,

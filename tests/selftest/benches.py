@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from orchestrator.models.shipped import EXPERIMENTS
+from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import Bench, bench_of
 

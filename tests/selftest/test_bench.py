@@ -15,8 +15,8 @@ from orchestrator.config import Model, Setup
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.shipped import SETUPS
 from orchestrator.experiment.units import expand
-from orchestrator.models.checkpoints import lies_here
-from orchestrator.models.random_weights import write_random_model
+from orchestrator.models.locate import lies_here
+from orchestrator.models.recipes import write_random_model
 from orchestrator.selection.study import Study
 from orchestrator.selftest.bench import MADE_TEACHER_LAYERS, SMALL, bench_of
 from tests.selftest.benches import small_bench, study

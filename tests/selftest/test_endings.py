@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.config import Recipe
 from orchestrator.errors import UserError
-from orchestrator.models import checkpoints, making
+from orchestrator.models import locate, make
 from orchestrator.selftest import endings
 from orchestrator.sweep import prepare
 from tests.fake_runs import quickstart
@@ -24,13 +24,13 @@ def test_the_right_stop_token_is_accepted_and_another_id_is_refused(
     assert "answers end" in endings.check_endings("arithmetic", setup, experiment, tmp_path)
     # The same folders under a setup whose teacher's id is one that it never emits.
     folders = {
-        model.eos: checkpoints.checkpoint_of(model, setup, tmp_path)
+        model.eos: locate.checkpoint_of(model, setup, tmp_path)
         for model in (setup.student, setup.teacher)
     }
     wrong = replace(setup, teacher=replace(setup.teacher, eos=setup.student.eos))
     found = [folders[setup.student.eos], folders[setup.teacher.eos]]
-    monkeypatch.setattr(checkpoints, "checkpoint_of", lambda *_: found.pop(0))
-    monkeypatch.setattr(making, "are_there", lambda *_: True)
+    monkeypatch.setattr(locate, "checkpoint_of", lambda *_: found.pop(0))
+    monkeypatch.setattr(make, "are_there", lambda *_: True)
     with pytest.raises(UserError, match=r"arithmetic\.teacher\.eos: 45: "):
         endings.check_endings("arithmetic", wrong, experiment, tmp_path)
 
@@ -42,17 +42,17 @@ def test_a_student_that_never_ends_is_refused_by_its_own_key(
     experiment, _ = quickstart()
     setup = experiment.setups["arithmetic"]
     prepare.prepare({"arithmetic": setup}, tmp_path, lambda *_: None)
-    folders = [checkpoints.checkpoint_of(setup.teacher, setup, tmp_path)] * 2
-    folders[0] = checkpoints.checkpoint_of(setup.student, setup, tmp_path)
+    folders = [locate.checkpoint_of(setup.teacher, setup, tmp_path)] * 2
+    folders[0] = locate.checkpoint_of(setup.student, setup, tmp_path)
     other = setup.vocabulary.valid - 3  # an id with which none of both ends
     one = replace(setup, student=replace(setup.student, eos=other))
     all_of_them = replace(
         one, student=replace(setup.student, eos=[other, setup.student.closing_id])
     )
-    monkeypatch.setattr(making, "are_there", lambda *_: True)
+    monkeypatch.setattr(make, "are_there", lambda *_: True)
     for case, refused in ((one, True), (all_of_them, False)):
         given = list(folders)
-        monkeypatch.setattr(checkpoints, "checkpoint_of", lambda *_, given=given: given.pop(0))
+        monkeypatch.setattr(locate, "checkpoint_of", lambda *_, given=given: given.pop(0))
         if refused:
             with pytest.raises(UserError, match=r"arithmetic\.student\.eos: 44: .*none of its 16"):
                 endings.check_endings("arithmetic", case, experiment, tmp_path)

@@ -20,7 +20,7 @@ import yaml
 from huggingface_hub import constants
 
 from orchestrator.experiment.load import load_experiment
-from orchestrator.liveness.pulse import Beat, read_beat
+from orchestrator.liveness.heartbeat import Beat, read_beat
 from orchestrator.records.rundir import RunReader
 from tests.nodes import Node, Nodes, start_nodes
 from tests.sweep.test_recovery import wait_for, worker_midway

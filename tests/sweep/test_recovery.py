@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.liveness.claims import Claims
 from orchestrator.liveness.driver_death import Process, processes
-from orchestrator.liveness.lease import holder_of
+from orchestrator.liveness.leases import Claims, holder_of
 from orchestrator.records.log import read_log
 from tests.sweeps import cluster_of, command_line, contents, start, write_experiment
 from tests.without_ray import run_without_ray

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 
 from orchestrator.config import BenchmarkRun, Data, DataFile
 from orchestrator.engines.interface import ModelFolder
-from orchestrator.models.checkpoints import download, on_this_machine
+from orchestrator.models.locate import download, on_this_machine
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.study import Study
 from orchestrator.sweep.requirements import Lack, Requirement, lacking, requirements, signed

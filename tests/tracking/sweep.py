@@ -15,11 +15,9 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
-from orchestrator.tracking import upload
-from orchestrator.tracking.follow import projections
-from orchestrator.tracking.login import mirror_folder
 from orchestrator.tracking.projection import Projection, Results, Table, project, results_id
-from orchestrator.tracking.wandb_tracker import WandbTracker
+from orchestrator.tracking.tracker import projections
+from orchestrator.tracking.wandb_tracker import WandbTracker, mirror_folder
 from tests.fake_runs import Scores, metrics, quickstart, units_of, write_run
 
 KEY = "0123456789abcdef" * 2 + "01234567"  # of a user of W&B
@@ -67,11 +65,11 @@ class Sweep:
     ) -> None:
         """Send a unit, stale or not."""
         shown = self.projection(unit, state, goes_on)
-        upload.mirror(self.experiment, shown, self.runs, mode)
+        WandbTracker(self.study, mode).send(shown)
 
     def send_results(self, tables: dict[str, Table], notes: list[str], mode: str) -> None:
         results = Results(self.experiment, tables, notes)
-        upload.mirror_results(self.experiment, results, self.runs, mode)
+        WandbTracker(self.study, mode).send_results(results)
 
     def stale_projections(self, mode: str = "offline", goes_on: bool = False) -> list[Projection]:
         """Projections that W&B shows out of date."""

@@ -17,12 +17,11 @@ import pytest
 import wandb
 
 from orchestrator.cli import main
-from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.tracking import upload, wandb_tracker
-from orchestrator.tracking.follow import Mirror
-from orchestrator.tracking.login import sync_command
+from orchestrator.tracking import wandb_tracker
 from orchestrator.tracking.projection import Projection, Table
+from orchestrator.tracking.tracker import Mirror
+from orchestrator.tracking.wandb_tracker import WandbTracker, sync_command
 from tests.fake_runs import QUICKSTART, fake_models, quickstart
 from tests.tracking.sweep import KEY, Sweep, scores, train_rows
 from tests.wandb_server import WandbServer, serving
@@ -59,7 +58,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Hasty:
     def waiting(*limits: str) -> Iterator[None]:
         with monkeypatch.context() as shorter:
             for limit in limits or ("INIT_TIMEOUT_S", "FINISH_TIMEOUT_S"):
-                shorter.setattr(upload, limit, 1.0)
+                shorter.setattr(wandb_tracker, limit, 1.0)
             yield
 
     return waiting
@@ -112,25 +111,6 @@ def test_a_run_goes_on_where_the_server_has_it(server: WandbServer, sweep: Sweep
     sweep.write(unit, 30)
     sweep.send(unit, "online")
     assert run.rows == train_rows(30)
-
-
-def test_a_unit_is_a_run_with_its_knobs_and_its_best_checkpoint(
-    server: WandbServer, sweep: Sweep
-) -> None:
-    unit = sweep.unit("trust_region", 1)
-    sweep.write(unit, 60, {20: [1, 2], 40: [4, 2], 60: [3, 3]}, done=True)
-    sweep.send(unit, "online")
-    run = server.runs[unit.id]
-    shown = sweep.projection(unit)
-    config = json.loads(run.inputs["config"])
-    for key, value in shown.config.items():
-        assert config[key]["value"] == value
-    assert shown.summary.items() <= run.summary.items()
-    assert run.summary["best_step"] == 40
-    assert (run.inputs["project"], run.inputs["groupName"]) == ("trb", "quickstart")
-    assert (run.inputs["jobType"], run.inputs["tags"]) == ("TRB", ["arithmetic"])
-    assert run.inputs["displayName"] == f"{unit.label} s0 · arithmetic"
-    assert run.finished == 1
 
 
 # --- results ---
@@ -364,12 +344,12 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(
     monkeypatch.setenv("WANDB_BASE_URL", CLOSED)
     attempts: list[Projection] = []
 
-    def counted(experiment: Experiment, projection: Projection, runs: Path, mode: str) -> None:
+    def counted(tracker: WandbTracker, projection: Projection) -> None:
         attempts.append(projection)
-        sent(experiment, projection, runs, mode)
+        send(tracker, projection)
 
-    sent = upload.mirror
-    monkeypatch.setattr(upload, "mirror", counted)
+    send = WandbTracker.send
+    monkeypatch.setattr(WandbTracker, "send", counted)
     job = mirror_of(sweep, said)
     with hasty():
         with job.following():
@@ -405,7 +385,7 @@ def test_a_server_that_never_answers_is_left_to_itself(
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(wandb_tracker, "INIT_TIMEOUT_S", 600.0)
     server.hold = True
     job = mirror_of(sweep, said, patience=0.5)
     with job.following():

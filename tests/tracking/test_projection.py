@@ -23,7 +23,7 @@ from analysis.table.model import Score, make_table
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter
-from orchestrator.tracking.login import chosen_mode, logged_in, server_url
+from orchestrator.tracking.wandb_tracker import chosen_mode, logged_in, server_url
 from tests.fake_runs import metrics
 from tests.sweeps import ROOT, TINY_SETUP, environment
 from tests.tracking.sweep import KEY, Sweep, records, scores, train_rows
@@ -217,11 +217,6 @@ def test_the_results_table_is_a_run_of_its_own(sweep: Sweep) -> None:
             cell = dict(zip(shown["scores"]["columns"], row, strict=True))
             cells[cell["method"], cell["benchmark"]] = cell["setup"], cell["pass_at_1"]
         assert cells["veto", "arithmetic_long"] == ("arithmetic", 75.0)
-
-
-def test_no_results_no_tables(sweep: Sweep) -> None:
-    made = build.results_table(sweep.study)
-    assert tracked_tables(made) == {}
 
 
 def test_columns_of_several_setups_name_theirs() -> None:

@@ -23,9 +23,9 @@ from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.grading.grader import Grade
-from orchestrator.liveness import pulse
-from orchestrator.models.embedded import build, make_tokenizer
+from orchestrator.liveness import heartbeat
 from orchestrator.models.identity import model_identity
+from orchestrator.models.recipes import build_embedded, make_tokenizer
 from orchestrator.records.log import columns_of_step
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
@@ -68,7 +68,7 @@ def worker_spec(
     setup = experiment.setups["tiny"]
     models = {role: ModelFolder(str(folder / role)) for role in ("student", "teacher")}
     for role, model in (("student", setup.student), ("teacher", setup.teacher)):
-        build(model_identity(model, setup), folder / role)
+        build_embedded(model_identity(model, setup), folder / role)
     unit = next(unit for unit in expand(experiment) if unit.kind == "trial")
     start, teacher = models["student"], models["teacher"]
     return WorkerSpec(unit, setup, experiment.runtime, start, teacher, start, str(folder))
@@ -520,19 +520,19 @@ def test_how_long_models_load_says_nothing_of_how_long_work_may_take(
     its process.
     """
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(pulse, "time", clock)
+    monkeypatch.setattr(heartbeat, "time", clock)
     spec = worker_spec(tmp_path, ROWS)
     spec = replace(
         spec, setup=replace(spec.setup, training=replace(spec.setup.training, checkpoint_every=1))
     )
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         for resumed_at in (0, 1):
-            monkeypatch.setattr(pulse, "_work", pulse._Work())
+            monkeypatch.setattr(heartbeat, "_work", heartbeat._Work())
             roles = Roles(SlowToLoad(spec, clock))
             assert run.next_step == resumed_at
             assert next(run_unit(spec, run, roles)) == resumed_at + 1
             roles.close()
-            assert pulse._work.longest == LEARNS_S
+            assert heartbeat._work.longest == LEARNS_S
 
 
 def test_a_stage_of_adapters_goes_on_to_the_same_bytes(tmp_path: Path) -> None:

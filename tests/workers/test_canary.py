@@ -18,7 +18,7 @@ from orchestrator.config import Model, Setup, Training, Vocabulary
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import WrongWeights
-from orchestrator.models.embedded import make_tokenizer
+from orchestrator.models.recipes import make_tokenizer
 from orchestrator.records.rundir import CANARY
 from orchestrator.records.writer import RunWriter
 from orchestrator.workers.canary import (

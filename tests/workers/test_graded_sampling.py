@@ -13,7 +13,7 @@ import torch
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines.interface import Limits, ModelFolder, WeightsRef
 from orchestrator.experiment.evaluation_protocol import FRESH
-from orchestrator.models.embedded import make_tokenizer
+from orchestrator.models.recipes import make_tokenizer
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.workers.graded_sampling import GradedSampler, GradedSamples, Samples

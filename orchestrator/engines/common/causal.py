@@ -144,9 +144,10 @@ def _without_reports() -> Iterator[None]:
 def _check_loaded(path: str, model: Any, report: Mapping[str, Any]) -> None:
     """Raise UserError if tensors of the model were missing, of another shape, or left out."""
     if missing := sorted(report["missing_keys"]):
+        remedy = ", or tie_word_embeddings: true" if missing == ["lm_head.weight"] else ""
         raise UserError(
-            f"{path} lacks {missing[0]} ({len(missing)} tensors are missing): "
-            f"expected all tensors of a {model.config.model_type} model as config.json describes it"
+            f"{path} lacks {missing[0]} ({len(missing)} tensors are missing): expected all tensors "
+            f"of a {model.config.model_type} model as config.json describes it{remedy}"
         )
     if mismatched := sorted(report["mismatched_keys"]):
         name, stored, wanted = mismatched[0]

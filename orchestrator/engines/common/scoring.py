@@ -13,7 +13,7 @@ from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.packing import inputs, micro_batches, response_tokens
 from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.common.rounds import teacher_statistics
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
 
@@ -43,7 +43,7 @@ def score(
         lengths.append(len(request.prompt_ids) + tokens)
     for group in micro_batches(lengths, micro_batch_tokens, packed):
         _score_group(teacher, rollouts, group, packed, kernel, out)
-        pulse.advance()
+        heartbeat.advance()
     return TeacherScores(**out)
 
 

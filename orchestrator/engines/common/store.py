@@ -19,7 +19,7 @@ from orchestrator.engines.common.causal import CausalModel, best_device, load_mo
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, ModelFolder, Owner, WeightsRef
 from orchestrator.errors import UserError
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.policy.spec import Behavior, arithmetic_cost, draft_length
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import verify_files
@@ -58,7 +58,7 @@ class ModelStore:
 
     def open(self, folder: ModelFolder, owner: Owner, dtype: torch.dtype) -> CausalModel:
         """A fresh copy of a model on this store's device; see `checked_model`."""
-        with pulse.loading():
+        with heartbeat.loading():
             opened = checked_model(self.job.setup, folder, owner, dtype, self.device)
             _first_pass(opened)
         return opened

@@ -30,7 +30,7 @@ from orchestrator.engines.interface import Owner, WeightsRef
 from orchestrator.engines.memory import GIB
 from orchestrator.engines.sglang import toolchain
 from orchestrator.errors import EngineLost, EngineOutOfMemory
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Result
 
 # --- messages between a worker and the process of its SGLang engine: plain data, known to both ---
@@ -263,7 +263,7 @@ class EngineProcess:
         )
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._child = Child(MODULE, "the SGLang engine", environment, self._printed)
-        with pulse.loading():
+        with heartbeat.loading():
             self._ask(settings)
             if self._weights is not None:
                 self._put(self._weights)

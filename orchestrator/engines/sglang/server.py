@@ -21,7 +21,7 @@ from orchestrator.engines.sglang.process import (
     LoadTensors,
     Settings,
 )
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.liveness.children import Parent, serve
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in processes that SGLang starts
@@ -107,7 +107,7 @@ class Server:
             last = private.last_sign(self._engine)
             if last != heard:
                 heard = last
-                pulse.advance()
+                heartbeat.advance()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ scale or a cap of its logits. No list of names decides about an architecture; it
 The copy keeps the kinds of layers, the width of a head and every switch of the configuration. It is
 small in all else, so that a comparison takes a second after torch is imported. A limit that the
 context exceeds, of a window or of positions, becomes one that the compared ids exceed. `serve` runs
-it in a child process: `models.checkpoints.check_passes` asks before Ray starts.
+it in a child process: `models.locate.check_passes` asks before Ray starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.causal import CausalModel, load_model
 from orchestrator.engines.common.packing import inputs
 from orchestrator.engines.common.passes import GROUPED, PACKABLE, fuse_norms
 from orchestrator.engines.torch.decoding import Stream
@@ -224,8 +224,12 @@ def _decoded(causal: CausalModel, rows: list[list[int]]) -> list[Tensor]:
 
 
 def answer(call: tuple[str, int], parent: Parent) -> None:
-    """Send the result of `compare` for a folder and a context."""
+    """Send the result of `compare` for a folder and a context.
+
+    Raises UserError unless the files hold each tensor of the whole model, in its shape.
+    """
     folder, context = call
+    load_model(folder, torch.float32, torch.device("meta"))
     parent.send(compare(Path(folder), context))
 
 

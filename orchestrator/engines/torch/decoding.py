@@ -26,7 +26,7 @@ from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.rounds import Record, Round, judge, kept_of
 from orchestrator.errors import NotFinite
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import JUDGED, Role, uniforms
 from orchestrator.policy.spec import Behavior
@@ -303,7 +303,7 @@ def generate(
             batch.advance(batch.blended_round(behavior))
         else:
             batch.advance(batch.student_round(behavior))
-        pulse.advance()
+        heartbeat.advance()
     return batch.record.finish(requests, student.space.emitted, blended=behavior.needs_teacher)
 
 

@@ -32,7 +32,7 @@ from orchestrator.engines.common.packing import inputs, micro_batches
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
 from orchestrator.engines.common.store import Offload, digests_of
 from orchestrator.engines.interface import Lora, WeightsRef
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.policy.spec import Objective
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores
@@ -112,7 +112,7 @@ class TorchTrainer:
             for name, value in {"loss": loss, **measured.sums}.items():
                 sums[name] = sums.get(name, 0.0) + value
             gaps += measured.gaps
-            pulse.advance()
+            heartbeat.advance()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip)
         self._adamw.step()
         return {

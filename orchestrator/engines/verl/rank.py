@@ -32,7 +32,7 @@ from orchestrator.engines.common.store import checked_model, digests_of
 from orchestrator.engines.device import drop_garbage
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
-from orchestrator.liveness import pulse
+from orchestrator.liveness import heartbeat
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import damaged
@@ -104,7 +104,7 @@ class Rank:
         with torch.no_grad(), self._teacher.model.working(self._teacher.model.eval_mode()):
             for batch in batches:
                 scores.append(self._score(self._teacher, batch))
-                pulse.advance()
+                heartbeat.advance()
         return scores
 
     def _score(self, teacher: OpenedModel, batch: MicroBatch) -> TeacherScores:
@@ -150,7 +150,7 @@ class Rank:
         def loss(batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             summed, measured = self._loss(student, batch, goal)
             gaps.extend(measured.gaps)
-            pulse.advance()
+            heartbeat.advance()
             return summed / total, {"loss": float(summed.detach()), **measured.sums}
 
         for group in student.model.optimizer.param_groups:

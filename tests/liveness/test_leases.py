@@ -1,4 +1,6 @@
-"""One writer for each unit: on one host the kernel decides, between hosts a heartbeat."""
+"""One process has a unit, a slice or a sweep: on one host the kernel decides, between hosts a
+heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,24 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import LeaseHeld
-from orchestrator.liveness.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, holder_of
+from orchestrator.liveness.leases import (
+    HEARTBEAT_S,
+    STALE_AFTER_S,
+    Claims,
+    Driving,
+    Lease,
+    drivers_of,
+    holder_of,
+)
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import Slice
 from orchestrator.records.writer import RunWriter
 from tests.sweeps import ROOT
 
@@ -22,11 +34,11 @@ HOLD = """
 import sys
 from pathlib import Path
 from orchestrator.errors import LeaseHeld
-from orchestrator.liveness import lease
+from orchestrator.liveness import leases
 if len(sys.argv) > 2:
-    lease.HEARTBEAT_S = float(sys.argv[2])
+    leases.HEARTBEAT_S = float(sys.argv[2])
 try:
-    held = lease.Lease(Path(sys.argv[1]))
+    held = leases.Lease(Path(sys.argv[1]))
 except LeaseHeld as error:
     print(error, flush=True)
 else:
@@ -81,13 +93,6 @@ def test_a_kill_releases_it(path: Path) -> None:
         holder.kill()
     assert holder_of(path) is None
     Lease(path).release()
-
-
-def test_releasing_twice_does_no_harm(path: Path) -> None:
-    lease = Lease(path)
-    lease.release()
-    lease.release()
-    assert holder_of(path) is None
 
 
 def test_looking_takes_nothing_away(path: Path) -> None:
@@ -167,10 +172,6 @@ def test_the_holder_renews_its_heartbeat(path: Path) -> None:
         holder.communicate()
 
 
-def test_some_heartbeats_may_be_lost() -> None:
-    assert STALE_AFTER_S >= 3 * HEARTBEAT_S
-
-
 # --- a holder in another container of this host: its number says nothing here ---
 
 
@@ -190,3 +191,117 @@ def test_its_lease_is_free_when_its_lock_is(path: Path) -> None:
         path, 1, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "space": "pid:[1]"})
     )
     Lease(path).release()
+
+
+# --- claims on slices ---
+
+PART = Slice(0, 4, 0, 10, 10).name
+CLAIM = """
+import sys, time
+from pathlib import Path
+from orchestrator.liveness.leases import Claims
+claim = Claims(Path(sys.argv[1])).take("unit", "short-1", 20, sys.argv[2])
+print(claim is not None, flush=True)
+time.sleep(3600)
+"""
+
+
+def claimant(runs: Path) -> subprocess.Popen[str]:
+    """A process that holds the claim on PART, if it got it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(runs), PART], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "True\n"
+    return process
+
+
+def test_one_process_has_a_slice_and_a_dead_one_leaves_it(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    for attempt in (1, 2):
+        with claimant(tmp_path) as process:
+            assert claims.take("unit", "short-1", 20, PART) is None
+            (held,) = claims.held("unit")
+            assert (held.evaluation_id, held.step, held.holder.pid) == ("short-1", 20, process.pid)
+            assert held.holder.attempt == attempt
+            process.kill()
+    assert claims.held("unit") == []
+    claim = claims.take("unit", "short-1", 20, PART)
+    assert claim is not None
+    assert claim.attempt == 3
+    claim.release(remove=True)
+    assert list((tmp_path / ".locks" / "unit").iterdir()) == []
+
+
+def test_a_claim_that_was_let_go_counts_no_attempt(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    for _ in range(3):
+        claim = claims.take("unit", "short-1", 20, PART)
+        assert claim is not None
+        assert claim.attempt == 1
+        claim.release(remove=True)
+
+
+def test_lost_claims_are_forgotten_and_held_ones_are_not(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    with claimant(tmp_path) as process:
+        claims.forget_lost("unit")
+        assert len(claims.held("unit")) == 1
+        process.kill()
+    claims.forget_lost("unit")
+    claim = claims.take("unit", "short-1", 20, PART)
+    assert claim is not None
+    assert claim.attempt == 1
+    claim.release(remove=True)
+
+
+def test_other_slices_are_other_claims(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    parts = [
+        ("short-1", 20, PART),
+        ("short-1", 40, PART),
+        ("long-2", 20, PART),
+        ("short-1", 20, Slice(4, 8, 0, 10, 10).name),
+    ]
+    taken = [claims.take("unit", *which) for which in parts]
+    assert None not in taken
+    for claim in taken:
+        assert claim is not None
+        claim.release(remove=True)
+
+
+# --- drivers of sweeps ---
+
+
+def test_a_driver_is_found_and_stops_when_asked(tmp_path: Path) -> None:
+    asked = threading.Event()
+    driving = Driving(tmp_path, "sweep", asked.set)
+    (driver,) = drivers_of(tmp_path, "sweep")
+    assert driver.holder.pid == os.getpid()
+    assert driver.runs
+    driver.ask_to_stop()
+    assert asked.wait(timeout=60)
+    driving.end()
+    assert not driver.runs
+    assert drivers_of(tmp_path, "sweep") == []
+    assert not any((tmp_path / ".locks" / "submits").iterdir())
+
+
+def test_another_experiments_driver_is_left_alone(tmp_path: Path) -> None:
+    driving = Driving(tmp_path, "sweep.of.mine", lambda: None)
+    assert drivers_of(tmp_path, "sweep") == []
+    assert drivers_of(tmp_path, "sweep.of") == []
+    assert len(drivers_of(tmp_path, "sweep.of.mine")) == 1
+    driving.end()
+
+
+def test_an_old_request_is_not_for_a_later_driver(tmp_path: Path) -> None:
+    asked = threading.Event()
+    first = Driving(tmp_path, "sweep", lambda: None)
+    (driver,) = drivers_of(tmp_path, "sweep")
+    first.end()
+    driver.ask_to_stop()  # too late
+    second = Driving(tmp_path, "sweep", asked.set)
+    assert not driver.path.with_suffix(".stop").exists()
+    assert not asked.is_set()
+    second.end()

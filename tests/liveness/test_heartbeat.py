@@ -15,17 +15,20 @@ from socket import gethostname
 
 import pytest
 
-from orchestrator.liveness import pulse
-from orchestrator.liveness.frozen_trials import (
+from orchestrator.liveness import heartbeat
+from orchestrator.liveness.heartbeat import (
     HANGS_AFTER_S,
     HANGS_FACTOR,
     SILENT_LOOKS,
     STOPPED_LOOKS,
+    Beat,
+    Pulse,
     Watchdog,
     end_process,
+    pulse_path,
+    read_beat,
 )
 from orchestrator.liveness.processes import born, is_stopped
-from orchestrator.liveness.pulse import Beat, Pulse, pulse_path, read_beat
 
 UNIT = "unit"
 
@@ -164,7 +167,7 @@ def test_a_beat_that_cannot_be_read_is_none(text: str, frozen: Frozen) -> None:
 def test_a_pulse_says_who_beats_and_that_work_gets_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.01)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.01)
     path = pulse_path(tmp_path, UNIT)
     beats = Pulse(path, "node")
     first = read_beat(path)
@@ -178,7 +181,7 @@ def test_a_pulse_says_who_beats_and_that_work_gets_on(
     while (later := read_beat(path)) is None or later.idle_s < 0.05:
         time.sleep(0.01)
     assert later.number > first.number
-    pulse.advance()
+    heartbeat.advance()
     while (now := read_beat(path)) is None or now.longest_s < 0.05:
         time.sleep(0.01)
     assert now.idle_s < later.idle_s + now.longest_s
@@ -189,13 +192,13 @@ def test_a_pulse_says_who_beats_and_that_work_gets_on(
 def test_loading_is_not_the_longest_piece_of_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.01)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.01)
     path = pulse_path(tmp_path, UNIT)
     beats = Pulse(path)
-    with pulse.loading():
+    with heartbeat.loading():
         while (during := read_beat(path)) is None or during.idle_s < 0.3:
             time.sleep(0.01)
-        pulse.advance()  # as what loads may do, too
+        heartbeat.advance()  # as what loads may do, too
     while (after := read_beat(path)) is None or after.idle_s > during.idle_s:
         time.sleep(0.01)
     beats.stop()

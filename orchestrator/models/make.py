@@ -2,8 +2,7 @@
 
 Each model is made by a child process (`liveness.children`), those that do not need each other in
 parallel. Its only call is the specification of the model; messages tell the progress.
-`models.embedded` makes the models of the embedded world, `models.packaged` those of a package and
-the students that are cut out of a teacher.
+`models.recipes` holds what the child does.
 """
 
 from __future__ import annotations
@@ -21,12 +20,19 @@ from typing import Any
 from orchestrator.config import Model, Recipe, Setup
 from orchestrator.errors import UserError, refuse
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Parent, messages, serve
-from orchestrator.models import checkpoints, made_models
 from orchestrator.models.identity import model_identity
-from orchestrator.models.shipped import ShippedModel, shipped_model
+from orchestrator.models.locate import (
+    ShippedModel,
+    checkpoint_of,
+    folder_of,
+    record,
+    recorded,
+    remedy,
+    shipped_model,
+)
 from orchestrator.records.files import give_usual_mode, verify_files
 
-MODULE = "orchestrator.models.making"
+MODULE = "orchestrator.models.make"
 Report = Callable[[str, dict[str, Any]], None]
 
 
@@ -34,15 +40,15 @@ def must_make(model: Model, setup: Setup, runs: Path) -> bool:
     """Whether a model has a recipe and no recorded folder yet."""
     if model.recipe is None:
         return False
-    folder = made_models.folder_of(model, setup, runs)
-    return not folder.is_dir() or made_models.recorded(folder) is None
+    folder = folder_of(model, setup, runs)
+    return not folder.is_dir() or recorded(folder) is None
 
 
 def verify_made(model: Model, setup: Setup, runs: Path) -> None:
     """Raise Damaged unless a recipe's model still has the files that were recorded."""
     if model.recipe is not None:
-        folder = made_models.folder_of(model, setup, runs)
-        verify_files(folder, made_models.recorded(folder) or {}, made_models.remedy(folder))
+        folder = folder_of(model, setup, runs)
+        verify_files(folder, recorded(folder) or {}, remedy(folder))
 
 
 def check_package(key: str, recipe: Recipe) -> None:
@@ -96,13 +102,13 @@ def _make_at_once(
     with ExitStack() as ends:
         for role in roles:
             model: Model = getattr(setup, role)
-            folder = made_models.folder_of(model, setup, runs)
+            folder = folder_of(model, setup, runs)
             if folder.is_dir():
-                made_models.record(folder)
+                record(folder)
                 continue
             folder.parent.mkdir(parents=True, exist_ok=True)
             shipped = shipped_model(folder.name)
-            if shipped is not None and made_models.recorded(folder) in (None, shipped.files):
+            if shipped is not None and recorded(folder) in (None, shipped.files):
                 _copy(shipped, folder)
                 continue
             spec = model_identity(model, setup) | {"folder": str(folder)}
@@ -134,7 +140,7 @@ def _given(
         return {}
     if model.recipe.package is not None:
         return {"setup": setup, "role": role, "source": str(package_file(model.recipe))}
-    teacher = checkpoints.checkpoint_of(setup.teacher, setup, runs).path
+    teacher = checkpoint_of(setup.teacher, setup, runs).path
     return {"setup": setup, "role": role, "source": teacher, "data_dir": data_dir}
 
 
@@ -145,7 +151,7 @@ def _copy(shipped: ShippedModel, folder: Path) -> None:
     give_usual_mode(scratch)
     try:
         verify_files(scratch, shipped.files, "install trb again")
-        made_models.record(folder, files_in=scratch)
+        record(folder, files_in=scratch)
         put_in_place(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -154,7 +160,7 @@ def _copy(shipped: ShippedModel, folder: Path) -> None:
 def put_in_place(scratch: Path, folder: Path) -> None:
     """Rename a finished folder, unless another process was faster.
 
-    Its files are the same: `made_models.record` refuses others.
+    Its files are the same: `record` refuses others.
     """
     try:
         os.replace(scratch, folder)
@@ -174,16 +180,13 @@ def _make(spec: dict[str, Any], parent: Parent) -> None:
     target = Path(spec["folder"])
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
-        if "role" in spec:
-            from orchestrator.models import packaged
+        # torch and transformers load in the child alone.
+        from orchestrator.models.recipes import build_embedded, build_real
 
-            packaged.build(spec, scratch, parent.send)
-        else:
-            from orchestrator.models import embedded
-
-            embedded.build(spec, scratch, parent.send)
+        build = build_real if "role" in spec else build_embedded
+        build(spec, scratch, parent.send)
         give_usual_mode(scratch)
-        made_models.record(target, files_in=scratch)
+        record(target, files_in=scratch)
     except UserError:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
