@@ -12,7 +12,7 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     models
     experiment
     selection
-    archive, workers
+    workers
     planning
     monitor, selftest, trial
     tracking, sweep

@@ -522,7 +522,6 @@ def test_grading_into_nowhere(out: str, capsys: Capture) -> None:
     ("words", "named"),
     [
         ("--benchmarks arithmetic_short:x", ("--benchmarks: 'arithmetic_short:x'",)),
-        ("--benchmarks arithmetic_short:-1", ("--benchmarks: 'arithmetic_short:-1'",)),
         ("--benchmarks arithmetic_short:²", ("--benchmarks: 'arithmetic_short:²'",)),
         ("--benchmarks arithmetic_short,arithmetic_short", ("--benchmarks: 'arithmetic_short,",)),
         ("--benchmarks ,", ("--benchmarks: ''",)),
@@ -530,7 +529,6 @@ def test_grading_into_nowhere(out: str, capsys: Capture) -> None:
         ("--benchmarks arithmetic_short:0", ("", "arithmetic_short.n: 0", "≥ 1")),
         ("--benchmarks aritmetic_short:4", ("", "aritmetic_short: unknown", "arithmetic_short?")),
         ("--limit 0", ("", "limit: 0", "≥ 1")),
-        ("--limit 10000000000000000000", ("--limit: '1000", "18 digits")),
         ("--seed -1", ("--seed: '-1'", "≥ 0")),
         ("--setup arithmetik", ("", "'arithmetik'", "did you mean arithmetic?")),
         ("", ("MODEL: 'gone'", "--revision")),

@@ -23,7 +23,6 @@ OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 EXPERIMENT = "an experiment file, a results folder, or the name of a shipped experiment: quickstart"
 ONLY_RESULTS = "default: the only one in the runs folder"
 JSON = "print JSON instead of text"
-MOST_DIGITS = 18  # of a whole number on the command line
 
 
 class Parser(argparse.ArgumentParser):
@@ -130,17 +129,10 @@ def add_runs(
     parser.option("--runs", "DIR", f"folder of the run directories (default: {default})", Path)
 
 
-def is_whole_number(text: str) -> bool:
-    """Whether a word of the command line is a whole number ≥ 0 of at most MOST_DIGITS digits."""
-    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
-
-
 def whole_number(text: str) -> int:
     """The type of an option that takes a whole number ≥ 0."""
-    if not is_whole_number(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a whole number ≥ 0 of at most {MOST_DIGITS} digits"
-        )
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number ≥ 0")
     return int(text)
 
 

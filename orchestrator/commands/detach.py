@@ -2,12 +2,13 @@
 
 On this machine the driver is a process in a session of its own; with `--address http://…` it is a
 job of Ray's job server, on the cluster. Either is stopped by a request in the runs folder
-(`liveness.leases`), as by Ctrl-C.
+(`liveness.leases`), as by Ctrl-C. A submit in a pipe goes on without the pipe's reader.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
 
 from orchestrator.commands.arguments import Parser, add_experiment, load
 from orchestrator.errors import UserError
@@ -111,3 +115,50 @@ def _say_commands(study: Study, say: Say) -> None:
     say(f"where it is: {study.invocation.command('status')}")
     say(f"its units:   {study.invocation.command('logs', '--follow')}")
     say(f"stop it:     {study.invocation.command('cancel')}")
+
+
+# --- standard output that outlives its reader ---
+
+
+class LastingOutput:
+    """Standard output that outlives its reader: once a pipe is closed, further text goes nowhere.
+
+    A sweep of days must not die because `head` has seen enough. Not an `io.TextIOBase`, whose
+    finalizer would flush a stream that belongs to others and may be closed by then.
+    """
+
+    def __init__(self, stream: TextIO, on_end: Callable[[], None]):
+        self._stream, self._on_end = stream, on_end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._leave()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._leave()
+
+    def _leave(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        self._on_end()
+
+
+def lasting_console(runs: Path) -> Console:
+    """A console on standard output for a sweep in `runs`, which goes on when its reader is gone."""
+
+    def note() -> None:
+        print(
+            f"trb: the reader of the output is gone; the sweep goes on in {runs}", file=sys.stderr
+        )
+
+    return Console(file=LastingOutput(sys.stdout, note))  # pyright: ignore[reportArgumentType]

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.facts import uncertainty
-from orchestrator.commands.arguments import Parser, add_runs, is_whole_number, whole_number
+from orchestrator.commands.arguments import Parser, add_runs, whole_number
 from orchestrator.commands.display import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.data.files import SUFFIXES, folder_sha256
 from orchestrator.engines.catalog import require
-from orchestrator.engines.interface import Job, ModelFolder
+from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import refuse
 from orchestrator.experiment import validate
@@ -45,7 +45,17 @@ if TYPE_CHECKING:
     from orchestrator.trial.evaluation_loop import ModelEvaluation
 
 
-ASKED = ("model", "revision", "setup", "stops_as", "seed", "step", "limit")  # kept in the result
+@dataclass(frozen=True)
+class Asked:
+    """A model, and the way of evaluating it; the result keeps both."""
+
+    model: str
+    revision: str | None
+    setup: str
+    stops_as: Owner
+    seed: int
+    step: int
+    limit: int | None
 
 
 @dataclass(frozen=True)
@@ -82,17 +92,19 @@ def add(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate `options.model`, print a row for each benchmark and keep the result as JSON."""
+    """Evaluate a model, print a row for each benchmark and keep the result as JSON."""
+    asked = Asked(**{each.name: getattr(options, each.name) for each in fields(Asked)})
     data_dir = data_folder(options.data_dir)
-    setup = _setup(options.setup, options.setups_from, options.benchmarks, options.limit)
+    setup = _setup(asked, options.setups_from, options.benchmarks)
     prepare.check_benchmarks(setup, data_dir)
     out: Path | None = options.out
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise refuse("--out", str(out), "a file in a folder that exists")
-    model = ModelFolder(_model_folder(options.model, options.revision))
-    check_folder(options.model, Path(model.path))
+    model = ModelFolder(_model_folder(asked))
+    folder = Path(model.path)
+    check_folder(asked.model, folder)
     runs = (options.runs or default_runs()).resolve()
-    has_tokenizer = (Path(model.path) / "tokenizer.json").exists()
+    has_tokenizer = (folder / "tokenizer.json").exists()
     tokenizer = model if has_tokenizer else locate.checkpoint_of(setup.teacher, setup, runs)
     with quick_imports():
         import torch
@@ -102,23 +114,22 @@ def run(options: argparse.Namespace) -> int:
 
     if needs_gpu(setup) and not torch.cuda.is_available():
         print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)
-    check_folder(options.model, Path(model.path), list(CONFIG_MAPPING))
-    locate.check_passes(options.model, Path(model.path), setup.context)
-    asked = {name: getattr(options, name) for name in ASKED}
+    check_folder(asked.model, folder, list(CONFIG_MAPPING))
+    locate.check_passes(asked.model, folder, setup.context)
     evaluation = ModelEvaluation(
-        job=Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as),
+        job=Job(setup, Runtime(), model, trains=False, stops_as=asked.stops_as),
         tokenizer=tokenizer,
         data_dir=data_dir,
-        seed=options.seed,
-        step=options.step,
-        folder=runs / "results" / "eval" / _name(asked, setup, Path(model.path)),
+        seed=asked.seed,
+        step=asked.step,
+        folder=runs / "results" / "eval" / _name(asked, setup, folder),
     )
     path = out or Path(f"{evaluation.folder}.json")
     if evaluation.pending():  # samples take long, and would be lost in a folder that takes none
         check_writable(evaluation.folder)
         check_writable(path.parent)
     records = _evaluate(evaluation, options.evaluators)
-    document = asked | _results(setup, records)
+    document = asdict(asked) | _results(setup, records)
     text = json.dumps(document, indent=2, ensure_ascii=False)
     console = Console(highlight=False, soft_wrap=True)
     # Shown first: the disk may have filled meanwhile.
@@ -166,10 +177,10 @@ def _results(setup: Setup, records: dict[str, list[ProblemRecord]]) -> dict[str,
     }
 
 
-def _name(asked: dict[str, Any], setup: Setup, folder: Path) -> str:
+def _name(asked: Asked, setup: Setup, folder: Path) -> str:
     """A name for each model, by its content, its setup and the way of evaluating it."""
-    model: str = asked["model"]
-    identity = {key: asked[key] for key in ("stops_as", "seed", "step")}
+    model = asked.model
+    identity: dict[str, Any] = {key: getattr(asked, key) for key in ("stops_as", "seed", "step")}
     # A hub's snapshot lies in a folder named by its commit.
     identity["model"] = folder_sha256(folder) if Path(model).is_dir() else [model, folder.name]
     identity["setup"], identity["ids"] = asdict(setup), evaluation_ids(setup)
@@ -179,20 +190,21 @@ def _name(asked: dict[str, Any], setup: Setup, folder: Path) -> str:
     return f"{name}-{digest(identity)}"
 
 
-def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -> Setup:
+def _setup(asked: Asked, beside: Path | None, benchmarks: str) -> Setup:
     """The setup with the asked benchmarks."""
     if beside is not None and not beside.is_file():
         raise refuse("--setups-from", str(beside), "an experiment file beside its setups/")
+    name = asked.setup
     setup = load_setup(name, beside)
     runs: dict[str, BenchmarkRun] = {}
     for item in benchmarks.split(","):
-        key, run = _benchmark(item, setup, limit)
+        key, run = _benchmark(item, setup, asked.limit)
         if key in runs:
             raise refuse("--benchmarks", benchmarks, "every benchmark once")
         runs[key] = run
     name = Path(name).stem if name.endswith(".yaml") else name
-    asked = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
-    setup, _ = completed(name, asked, data_dir=None)
+    setup = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
+    setup, _ = completed(name, setup, data_dir=None)
     validate.check_setup(name, setup)
     require("engine.sampler", setup.engine.sampler)
     return setup
@@ -201,20 +213,24 @@ def _setup(name: str, beside: Path | None, benchmarks: str, limit: int | None) -
 def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, BenchmarkRun]:
     """`math500:64` → n = 64, without a number the setup's n or 1; a file is a benchmark, too."""
     key, _, count = item.partition(":")
-    if not key or (count and not is_whole_number(count)):
+    try:
+        n = int(count) if count else None
+    except ValueError:
+        key, n = "", None
+    if not key:
         expected = "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl"
         raise refuse("--benchmarks", item, expected)
     if key.endswith(SUFFIXES):
         key, declared = Path(key).stem, BenchmarkRun(path=key)
     else:
         declared = setup.evaluation.benchmarks.get(key) or BenchmarkRun()
-    asked = asdict(declared) | {"n": int(count) if count else declared.n, "limit": limit}
+    asked = asdict(declared) | {"n": declared.n if n is None else n, "limit": limit}
     return key, build(BenchmarkRun, asked, f"evaluation.benchmarks.{key}")
 
 
-def _model_folder(model: str, revision: str | None) -> str:
+def _model_folder(asked: Asked) -> str:
     """The folder of a model, which is fetched if it is one of the hub. Refuses run directories."""
-    folder = Path(model)
+    model, folder = asked.model, Path(asked.model)
     if (folder / "checkpoints").is_dir():
         steps = sorted(step.name for step in (folder / "checkpoints").iterdir())
         left = ", ".join(steps) or "none are left"
@@ -224,9 +240,9 @@ def _model_folder(model: str, revision: str | None) -> str:
         raise refuse("MODEL", model, expected)
     if folder.is_dir():
         return str(folder.resolve())
-    if revision is None:
+    if asked.revision is None:
         raise refuse("MODEL", model, "a model folder, or a hub id with --revision COMMIT")
-    return locate.download(model, revision)
+    return locate.download(model, asked.revision)
 
 
 def _evaluate(evaluation: ModelEvaluation, count: int) -> dict[str, list[ProblemRecord]]:

@@ -25,9 +25,10 @@ from orchestrator.commands.model_card import Exported, licence_of, model_card
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import known_method
 from orchestrator.experiment.units import Unit
+from orchestrator.models.checkpoints import lies_here
 from orchestrator.models.folders import complete_settings
 from orchestrator.models.locate import lies_here
-from orchestrator.records.files import give_usual_mode
+from orchestrator.models.settings_files import complete_settings
 from orchestrator.records.rundir import CANARY, RunReader
 from orchestrator.selection import scores
 from orchestrator.selection.results_folder import only_results
@@ -92,7 +93,6 @@ def export(
             for path in student.glob(pattern) if student is not None else ():
                 shutil.copyfile(path, scratch / path.name)
         (scratch / "README.md").write_text(model_card(exported), encoding="utf-8")
-        give_usual_mode(scratch)
         scratch.chmod(0o755)
         os.rename(scratch, output)
     finally:

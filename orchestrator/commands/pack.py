@@ -1,22 +1,90 @@
-"""`trb pack`: a finished sweep as one file that others can open, check and cite."""
+"""`trb pack`: a finished sweep as one file that others can open, check and cite.
+
+A pack is a `.tar.gz` with one folder, by the experiment's name:
+
+| member | holds |
+|---|---|
+| `SHA256SUMS` | the sha256 of every other member, as `sha256sum -c` reads it |
+| `manifest.json` | experiment, code, models, table, and how much was left out |
+| `results/<name>/` | `experiment.yaml`, resolved; `table.md`, `table.json`; `submits.jsonl` |
+| `models/<recipe>.made.json` | sha256 of the files of a model that a recipe made |
+| `<unit id>/` | the run directory of a unit, without its checkpoints |
+
+Unpacked, the folder is a runs folder, and `results/<name>` names the experiment to every command.
+The same files give the same bytes: members are sorted, and no clock is read.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
 import shlex
 import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from analysis.table import build, formats
-from orchestrator.archive.packing import LeftOut, Packed, as_opened, write_pack
 from orchestrator.commands.arguments import Parser, add_experiment, lacks_runs, load_sound
 from orchestrator.errors import UserError, refuse
+from orchestrator.experiment.probe import probe_unit
+from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
+from orchestrator.models.locate import ROLES, folder_of, record_path
 from orchestrator.planning.numbers import counted, size_text
-from orchestrator.records.rundir import ROLLOUTS
+from orchestrator.records.files import file_sha256, pretty, sync
+from orchestrator.records.provenance import file_sha256_at
+from orchestrator.records.rundir import CHECKPOINTS, DONE, ROLLOUTS
+from orchestrator.records.slices import TEXTS
 from orchestrator.selection.confirmation import missing_units
-from orchestrator.selection.study import Study
+from orchestrator.selection.results_folder import SUBMITS, content_digest, runs_digest, submits
+from orchestrator.selection.results_folder import folder_of as results_of
+from orchestrator.selection.study import Invocation, Study
 
-SUFFIX = ".tar.gz"
+MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
+# Text and numbers alone. A pack brings no code: an experiment may name a grader by its module, and
+# Python would import a file that came with the pack.
+SUFFIXES = (".json", ".jsonl", ".txt", ".md", ".yaml", ".gz")
+LOCK = "docker/lock/runtime.txt"  # versions of all packages, in a checkout
+
+
+@dataclass
+class LeftOut:
+    """Files and their bytes, counted."""
+
+    files: int = 0
+    size: int = 0
+
+    def add(self, path: Path) -> None:
+        self.files += 1
+        self.size += path.stat().st_size
+
+    def __str__(self) -> str:
+        return f"{counted(self.files, 'file')} of {size_text(self.size)}"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A pack that was written: its number of files and their bytes when unpacked.
+
+    `about` is its manifest; `weights` and `others` are files that it leaves out.
+    """
+
+    files: int
+    size: int
+    about: Mapping[str, Any]
+    weights: LeftOut
+    others: LeftOut
 
 
 def add(parser: Parser) -> None:
@@ -27,19 +95,15 @@ def add(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    study = load_sound(options)
-    if lacks_runs(options):
-        return 1
-    return pack(study, options.output, not options.no_texts)
-
-
-def pack(study: Study, output: Path | None, texts: bool) -> int:
-    """Write the pack of a sound study, and say what is in it; its path goes to stdout.
+    """Write the pack, and say on stderr what is in it; its path goes to stdout.
 
     UserError for an unfinished sweep: its checkpoints still want samples, which a reader without
     the weights cannot take.
     """
-    output = output or Path(f"{study.experiment.name}{SUFFIX}")
+    study = load_sound(options)
+    if lacks_runs(options):
+        return 1
+    output = options.output or Path(f"{study.experiment.name}.tar.gz")
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise refuse("--output", str(output), "a file in a folder that exists")
     missing = missing_units(study)
@@ -54,37 +118,195 @@ def pack(study: Study, output: Path | None, texts: bool) -> int:
         study.reader(unit).committed(ROLLOUTS)  # raises Damaged; the others were read before
     table = build.results_table(as_opened(study))
     tables = {"table.md": formats.to_markdown(table), "table.json": formats.to_json(table)}
-    packed = write_pack(study, output, tables, texts)
-    for line in _about(packed):
-        print(line, file=sys.stderr)
-    print(packed.path)
+    packed = write_pack(study, output, tables, not options.no_texts)
+    print(*_about(packed, output), sep="\n", file=sys.stderr)
+    print(output)
     return 0
 
 
-def _about(packed: Packed) -> list[str]:
+def _about(packed: Packed, output: Path) -> list[str]:
     inside = f"{packed.files:,} files, {size_text(packed.size)} unpacked"
     lines = [
-        f"{packed.path}: {size_text(packed.path.stat().st_size)}, {inside}",
-        f"sha256 {packed.sha256}",
+        f"{output}: {size_text(output.stat().st_size)}, {inside}",
+        f"sha256 {file_sha256(output)}",
     ]
     if packed.about["left_out"]["texts"]:
         lines.append("left out: the texts of evaluated responses")
-    lines.append(f"left out: weights and learner states, {_amount(packed.weights)}")
+    lines.append(f"left out: weights and learner states, {packed.weights}")
     if packed.others.files:
-        lines.append(f"left out: files that no command reads, {_amount(packed.others)}")
+        lines.append(f"left out: files that no command reads, {packed.others}")
     for code in packed.about["code"]:
         if code["dirty"] is not False:
-            changed = (
-                "uncommitted changes, which are inside" if code["dirty"] else "unknown changes"
-            )
-            lines.append(f"{counted(code['units'], 'unit')} made with {changed}")
+            inside = "uncommitted changes, which are inside" if code["dirty"] else "unknown changes"
+            lines.append(f"{counted(code['units'], 'unit')} made with {inside}")
     lines.append(
         "anyone who opens it reads its logs, with names of machines and folders, and with any key or "
         "token that was printed there: look before you publish"
     )
-    lines.append(f"anyone opens it with: trb open {shlex.quote(packed.path.name)}")
+    lines.append(f"anyone opens it with: trb open {shlex.quote(output.name)}")
     return lines
 
 
-def _amount(tally: LeftOut) -> str:
-    return f"{counted(tally.files, 'file')} of {size_text(tally.size)}"
+def as_opened(study: Study) -> Study:
+    """The study as `trb` names it beside an opened pack, so that a table's advice is the same."""
+    return replace(
+        study,
+        invocation=Invocation((f"{study.experiment.name}/{RESULTS}/{study.experiment.name}",)),
+    )
+
+
+def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: bool) -> Packed:
+    """Write the pack of a finished and undamaged study to `output`, whole or not at all.
+
+    `tables` are the files of the table by name, `texts` whether those of responses go along.
+    """
+    weights, others = LeftOut(), LeftOut()
+    contents: dict[str, Path | bytes] = dict(_run_files(study, texts, weights, others))
+    name = study.experiment.name
+    folder = f"{RESULTS}/{name}"
+    experiment = _experiment_text(study)
+    contents[f"{folder}/{RECORD}"] = experiment.encode()
+    contents[f"{folder}/{SUBMITS}"] = _submits_text(study).encode()
+    for file, text in tables.items():
+        contents[f"{folder}/{file}"] = text.encode()
+    about = {
+        "name": name,
+        "experiment": yaml.safe_load(experiment),
+        "code": _code(study),
+        "models": _models(study),
+        "table": json.loads(tables["table.json"]),
+        "left_out": {"weights": vars(weights), "others": vars(others), "texts": not texts},
+    }
+    contents[MANIFEST] = pretty(about).encode()
+    scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    try:
+        with scratch.open("wb") as stream:
+            size = _write_members(stream, name, contents)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(scratch, output)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    sync(output.absolute().parent)
+    return Packed(len(contents) + 1, size, about, weights, others)
+
+
+def _write_members(
+    stream: io.BufferedIOBase, top: str, contents: Mapping[str, Path | bytes]
+) -> int:
+    """Write the members below the folder `top`, and their sums last; their bytes when unpacked.
+
+    Each file is read once, so that its sha256 is that of the bytes in the pack.
+    """
+    size = 0
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+
+        def add(name: str, data: bytes) -> None:
+            info = tarfile.TarInfo(f"{top}/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+        sums = []
+        for name, content in sorted(contents.items()):
+            data = content.read_bytes() if isinstance(content, Path) else content
+            add(name, data)
+            sums.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
+            size += len(data)
+        text = "".join(sums).encode()
+        add(SUMS, text)
+    return size + len(text)
+
+
+# --- what goes into it ---
+
+
+def _run_files(
+    study: Study, texts: bool, weights: LeftOut, others: LeftOut
+) -> Iterator[tuple[str, Path]]:
+    """Member name and path of each file of run directories and models; the rest is counted."""
+    for unit_id in _unit_ids(study):
+        unit = study.runs / unit_id
+        for folder, folders, names in os.walk(unit):
+            here = Path(folder)
+            if here == unit and CHECKPOINTS in folders:
+                folders.remove(CHECKPOINTS)
+                for path in (unit / CHECKPOINTS).rglob("*"):
+                    if path.is_file():
+                        weights.add(path)
+            # `os.walk` goes into the folders that this very list still has.
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                path = here / name
+                wanted = name == DONE or name.endswith(SUFFIXES)
+                if name.startswith(".") or not wanted or (name.endswith(TEXTS) and not texts):
+                    others.add(path)
+                else:
+                    yield str(path.relative_to(study.runs)), path
+    for setup in study.experiment.setups.values():
+        for role in ROLES:
+            model = getattr(setup, role)
+            if model.recipe is not None:
+                made = record_path(folder_of(model, setup, study.runs))
+                if made.is_file():
+                    yield f"models/{made.name}", made
+
+
+def _unit_ids(study: Study) -> list[str]:
+    """Ids of the units, and of the probes that were taken."""
+    ids = [unit.id for unit in study.units]
+    for setup in study.experiment.setups:
+        with suppress(UserError):  # the experiment has no budget to probe
+            probe = probe_unit(study.experiment, setup, study.runs)
+            if study.reader(probe).trained:
+                ids.append(probe.id)
+    return ids
+
+
+def _experiment_text(study: Study) -> str:
+    """The resolved experiment. A reader's machine has a data folder of its own."""
+    digests = {"digest": content_digest(study.experiment), "runs": runs_digest(study)}
+    return resolved_text(replace(study.experiment, data_dir=None), digests)
+
+
+def _submits_text(study: Study) -> str:
+    """The noted submits, without the names of the user and the machine."""
+    lines = []
+    for line in submits(results_of(study.experiment.name, study.runs)):
+        lines.append(json.dumps(line | {"user": "", "host": ""}, ensure_ascii=False) + "\n")
+    return "".join(lines)
+
+
+# --- what they are of ---
+
+
+def _code(study: Study) -> list[dict[str, Any]]:
+    """Each state of the code that units were made with: commit, whether it was changed, the sha256
+    of its lock and the versions of its packages.
+    """
+    units = Counter[str]()  # by the state as JSON, since a dict is no key
+    for unit in study.units:
+        origin = study.reader(unit).provenance()
+        dirty = None if origin.get("dirty_diff") is None else bool(origin["dirty_diff"])
+        commit = origin.get("commit")
+        state = {"commit": commit, "dirty": dirty, "versions": origin.get("versions", {})}
+        units[json.dumps(state, sort_keys=True)] += 1
+    states = []
+    for text, count in sorted(units.items()):
+        state = json.loads(text)
+        lock = file_sha256_at(state["commit"], LOCK) if state["commit"] else None
+        states.append(state | {"lock_sha256": lock, "units": count})
+    return states
+
+
+def _models(study: Study) -> dict[str, dict[str, Any]]:
+    """Setup → role → the values that fix the model: sha256 of its weights, or its revision."""
+    found: dict[str, dict[str, Any]] = {}
+    for unit in study.units:
+        for role in ROLES:
+            if role in unit.identity:
+                found.setdefault(unit.setup, {})[role] = unit.identity[role]
+    return found

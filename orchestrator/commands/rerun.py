@@ -22,8 +22,8 @@ from analysis.labels import AVERAGE
 from analysis.numbers import tenths_text
 from analysis.table import build
 from analysis.table.model import Table, TableColumn
-from orchestrator.archive.unpacking import OpenedPack, open_pack
 from orchestrator.commands.arguments import Parser
+from orchestrator.commands.open_pack import OpenedPack, open_pack
 from orchestrator.commands.spending import confirm
 from orchestrator.commands.submit import submit
 from orchestrator.config import Confirm, Experiment

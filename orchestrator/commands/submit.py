@@ -19,8 +19,7 @@ from rich.console import Console
 
 from orchestrator.commands import display, watching
 from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
-from orchestrator.commands.detach import detach, detach_as_job
-from orchestrator.commands.output import lasting_console
+from orchestrator.commands.detach import detach, detach_as_job, lasting_console
 from orchestrator.commands.spending import confirm
 from orchestrator.commands.waiting import SILENCE_S, building, taking
 from orchestrator.errors import FULL, ClusterDied, UserError, refuse

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _metric(text: str) -> Metric:
     """The type of an option that takes `pass@K` or `maj@K`: K, at least 1."""
-    match = re.fullmatch(r"(pass|maj)@0*([1-9][0-9]{0,17})", text)
+    match = re.fullmatch(r"(pass|maj)@0*([1-9][0-9]*)", text)
     if match is None:
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected pass@K or maj@K with a whole number K ≥ 1, for example pass@8"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from orchestrator.commands.detach import LastingOutput
 from orchestrator.commands.display import (
     best_lines,
     clock,
@@ -31,7 +32,6 @@ from orchestrator.commands.display import (
     sweep_lines,
 )
 from orchestrator.commands.events import Events, event
-from orchestrator.commands.output import LastingOutput
 from orchestrator.commands.status_tables import ORDERS, units_view
 from orchestrator.commands.waiting import building
 from orchestrator.commands.watching import REFRESH_S, Watch, pause_after

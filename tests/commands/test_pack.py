@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.commands import pack as pack_command
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from tests.archive.packs import NAME, finished, members_of
+from tests.commands.packs import NAME, finished, members_of
 from tests.experiment.test_local_files import own_setup, write_model, write_rows
 from tests.fake_runs import write_run
 from tests.sweeps import trb_here
@@ -98,26 +99,19 @@ def test_models_and_problems_of_the_author_need_not_be_there(
     assert "50.0" in out
 
 
-def test_no_weights_and_no_clock(capsys: Capture, words: list[str]) -> None:
-    first = packed(capsys, *words, "--output", "first.tar.gz")
-    second = packed(capsys, *words, "--output", "second.tar.gz")
-    assert first.read_bytes() == second.read_bytes()
-    names = members_of(first)
-    assert not [name for name in names if "checkpoints" in name or "safetensors" in name]
-
-
-def test_other_tools_check_it(capsys: Capture, words: list[str]) -> None:
-    pack = packed(capsys, *words)
-    subprocess.run(["tar", "-xzf", pack], check=True)
-    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=NAME, check=True)
-
-
-def test_the_manifest_says_what_it_is_of(capsys: Capture, words: list[str]) -> None:
-    manifest = json.loads(members_of(packed(capsys, *words))["manifest.json"])
+def test_what_is_in_it(capsys: Capture, words: list[str]) -> None:
+    """No weights and no clock, a manifest, and sums as other tools read them."""
+    first = packed(capsys, *words)
+    assert first.read_bytes() == packed(capsys, *words, "--output", "again.tar.gz").read_bytes()
+    members = members_of(first)
+    assert not [name for name in members if "checkpoints" in name or "safetensors" in name]
+    manifest = json.loads(members["manifest.json"])
     assert manifest["experiment"]["name"] == NAME
     assert set(manifest["models"]["arithmetic"]) == {"student", "teacher"}
     assert manifest["table"]["rows"]
     assert manifest["left_out"]["weights"]["files"] > 0
+    subprocess.run(["tar", "-xzf", first], check=True)
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=NAME, check=True)
 
 
 def test_texts_can_be_left_out(capsys: Capture, words: list[str], tmp_path: Path) -> None:
@@ -129,7 +123,9 @@ def test_texts_can_be_left_out(capsys: Capture, words: list[str], tmp_path: Path
     assert name not in members_of(packed(capsys, *words, "--no-texts"))
 
 
-def test_an_unfinished_sweep_is_refused(capsys: Capture, words: list[str], tmp_path: Path) -> None:
+def test_an_unfinished_or_damaged_sweep_is_refused(
+    capsys: Capture, words: list[str], tmp_path: Path
+) -> None:
     unit = next((tmp_path / "runs").glob("*-vanilla-*"))
     (unit / "DONE").unlink()
     code, _, err = trb_here(capsys, "pack", *words)
@@ -137,9 +133,6 @@ def test_an_unfinished_sweep_is_refused(capsys: Capture, words: list[str], tmp_p
     assert err.startswith(f"trb: {NAME}: 1 of ")
     assert list(Path().iterdir()) == []
     packed(capsys, *words, "--methods", "TRB")
-
-
-def test_damage_is_found_before_packing(capsys: Capture, words: list[str], tmp_path: Path) -> None:
     slice_file = next((tmp_path / "runs").glob("*/evals/*/step_000060/*.jsonl"))
     slice_file.write_bytes(slice_file.read_bytes().replace(b"right", b"wrong"))
     code, _, err = trb_here(capsys, "pack", *words)
@@ -149,13 +142,12 @@ def test_damage_is_found_before_packing(capsys: Capture, words: list[str], tmp_p
 
 def test_another_table_is_said(capsys: Capture, words: list[str]) -> None:
     """A version of the program that computes another table says so by its exit code."""
-    from orchestrator.archive import packing
-
-    write = packing.write_pack
+    write = pack_command.write_pack
     pack = Path("sweep.tar.gz")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "orchestrator.commands.pack.write_pack",
+            pack_command,
+            "write_pack",
             lambda study, output, tables, texts: write(
                 study, output, tables | {"table.md": "another"}, texts
             ),

@@ -1,33 +1,36 @@
 """Recounting what was right from stored answers: carried over from older graders, idempotent,
-refused while running.
+refused while running; and math-verify as a second grader of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from analysis.report.audit import audit_section
 from orchestrator.cli import main
 from orchestrator.commands import regrade
-from orchestrator.config import Experiment
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.gold import GRADER_VERSION, Gold
-from orchestrator.grading.grader import Grader
+from orchestrator.grading.grader import GRADER_VERSION, Gold, Grade, Grader
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, length_histogram
 from orchestrator.records.writer import RunWriter, write_slice
+from orchestrator.selection import second_opinion
+from orchestrator.selection.results_folder import folder_of
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
 
-Trial = tuple[Experiment, list[Unit], Unit, dict[str, str]]
+Trial = tuple[Study, Unit, dict[str, str]]
 STEP, BENCHMARK = 20, "arithmetic_short"
 NEXT_VERSION = str(int(GRADER_VERSION) + 1)
 
@@ -69,11 +72,11 @@ def evaluated(runs: Path, unit: Unit, evaluation_id: str, rows: list[ProblemReco
 
 
 @pytest.fixture
-def trial() -> Trial:
-    """The quickstart, its vanilla trial, and the ids of its evaluations."""
+def trial(tmp_path: Path) -> Trial:
+    """The quickstart in an empty folder, its vanilla trial, and the ids of its evaluations."""
     experiment, units = quickstart()
     ids = evaluation_protocol.evaluation_ids(experiment.setups["arithmetic"])
-    return experiment, units, units_of(units, "vanilla")[0], ids
+    return Study(experiment, units, tmp_path), units_of(units, "vanilla")[0], ids
 
 
 def contents(runs: Path) -> dict[str, str]:
@@ -83,30 +86,21 @@ def contents(runs: Path) -> dict[str, str]:
     }
 
 
-def test_wrong_counts_are_mended_and_nothing_else(
+def test_wrong_counts_are_mended_once_and_nothing_else(
     trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment, units, unit, ids = trial
+    study, unit, ids = trial
     evaluated(tmp_path, unit, ids[BENCHMARK], [*records(0)[:5], *records(4)[5:8], *records(3)[8:]])
-    assert regrade.regrade(Study(experiment, units, tmp_path)) == 0
+    assert regrade.regrade(study) == 0
     assert RunReader(tmp_path, unit.id).evaluation(ids[BENCHMARK], STEP) == recounted()
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if BENCHMARK in line]
-    counts = "1 evaluations, 200 problems, 800 answers; 8 problems changed, right answers +15 −3"
-    assert line == f"arithmetic {BENCHMARK}: {counts}"
-
-
-def test_regrading_again_changes_no_byte(
-    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment, units, unit, ids = trial
-    evaluated(tmp_path, unit, ids[BENCHMARK], records(1))
-    regrade.regrade(Study(experiment, units, tmp_path))
     once = contents(tmp_path)
-    capsys.readouterr()
-    regrade.regrade(Study(experiment, units, tmp_path))
+    assert regrade.regrade(study) == 0
     assert contents(tmp_path) == once
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if BENCHMARK in line]
-    assert line.endswith("; 0 problems changed, right answers +0 −0")
+    out = capsys.readouterr().out
+    first, second = [line for line in out.splitlines() if BENCHMARK in line]
+    counted = f"arithmetic {BENCHMARK}: 1 evaluations, 200 problems, 800 answers"
+    assert first == f"{counted}; 8 problems changed, right answers +15 −3"
+    assert second == f"{counted}; 0 problems changed, right answers +0 −0"
 
 
 @pytest.mark.parametrize("repetition", regrade.REPETITIONS)
@@ -117,13 +111,13 @@ def test_scores_of_an_older_grader_are_carried_over(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    experiment, units, unit, _ = trial
-    setup = experiment.setups[unit.setup]
+    study, unit, _ = trial
+    setup = study.setup_of(unit)
     old = evaluation_protocol.repeated_evaluation_ids(setup, repetition)[BENCHMARK]
     evaluated(tmp_path, unit, old, records(0))
     before = contents(tmp_path)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
-    regrade.regrade(Study(experiment, units, tmp_path))
+    regrade.regrade(study)
     new = evaluation_protocol.repeated_evaluation_ids(setup, repetition, NEXT_VERSION)[BENCHMARK]
     run = RunReader(tmp_path, unit.id)
     assert new != old
@@ -136,14 +130,14 @@ def test_scores_of_an_older_grader_are_carried_over(
 def test_more_samples_win_over_a_newer_grader(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, units, unit, ids = trial
-    setup = experiment.setups[unit.setup]
+    study, unit, ids = trial
+    setup = study.setup_of(unit)
     new = evaluation_protocol.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
     for older, newer in ((4, 2), (2, 4), (4, 4)):
         evaluated(tmp_path, unit, ids[BENCHMARK], records(0, n=older))
         evaluated(tmp_path, unit, new, records(0, n=newer))
-        regrade.regrade(Study(experiment, units, tmp_path))
+        regrade.regrade(study)
         assert RunReader(tmp_path, unit.id).evaluation(new, STEP) == recounted(n=4)
 
 
@@ -188,14 +182,14 @@ def write_stale(runs: Path, unit: Unit, evaluation_id: str, keeps: int) -> RunRe
 def test_answers_are_extracted_anew_where_all_texts_are_kept(
     trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment, units, unit, ids = trial
+    study, unit, ids = trial
     run = write_stale(tmp_path, unit, ids[BENCHMARK], keeps=2)
-    regrade.regrade(Study(experiment, units, tmp_path))
+    regrade.regrade(study)
     first = run.evaluation(ids[BENCHMARK], STEP)
     assert first is not None
     assert {record.correct for record in first} == {0}
     capsys.readouterr()
-    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    regrade.regrade(study, anew=True)
     records, texts = run.evaluation(ids[BENCHMARK], STEP), run.texts(ids[BENCHMARK], STEP)
     assert records is not None
     for index, record in enumerate(records):
@@ -208,16 +202,16 @@ def test_answers_are_extracted_anew_where_all_texts_are_kept(
     out = capsys.readouterr().out
     assert "200 problems changed, right answers +200 −0; 400 responses read anew" in out
     once = contents(tmp_path)
-    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    regrade.regrade(study, anew=True)
     assert contents(tmp_path) == once
 
 
 def test_stored_answers_stay_where_only_a_part_has_texts(
     trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment, units, unit, ids = trial
+    study, unit, ids = trial
     run = write_stale(tmp_path, unit, ids[BENCHMARK], keeps=1)
-    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    regrade.regrade(study, anew=True)
     records = run.evaluation(ids[BENCHMARK], STEP)
     assert records is not None
     assert {(*record.answers, record.correct) for record in records} == {("overlooked", 0)}
@@ -230,8 +224,8 @@ def test_stored_answers_stay_where_only_a_part_has_texts(
 def test_texts_of_the_version_before_are_read_by_the_present_rules(
     trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment, units, unit, ids = trial
-    setup = experiment.setups[unit.setup]
+    study, unit, ids = trial
+    setup = study.setup_of(unit)
     before = evaluation_protocol.evaluation_id(setup, BENCHMARK, str(int(GRADER_VERSION) - 1))
     found, texts = stale(keeps=1, n=1)
     graded = [replace(record, correct=1, right_answers=record.answers) for record in found]
@@ -240,7 +234,7 @@ def test_texts_of_the_version_before_are_read_by_the_present_rules(
     texts += [replace(text, text=f"<think>{text.text}") for text in thoughts]
     run, part = RunReader(tmp_path, unit.id), Slice(0, 1, 0, 200, 200)
     write_slice(run, before, STEP, part, graded, texts)
-    regrade.regrade(Study(experiment, units, tmp_path), anew=True)
+    regrade.regrade(study, anew=True)
     assert run.evaluation(before, STEP) == graded, "the older scores stay"
     records = run.evaluation(ids[BENCHMARK], STEP)
     assert records is not None
@@ -263,32 +257,18 @@ def test_a_thought_that_the_prompt_opens_is_no_answer() -> None:
 def test_texts_are_carried_over_with_their_scores(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, units, unit, ids = trial
+    study, unit, ids = trial
     run = write_stale(tmp_path, unit, ids[BENCHMARK], keeps=1)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
-    regrade.regrade(Study(experiment, units, tmp_path))
-    setup = experiment.setups[unit.setup]
+    regrade.regrade(study)
+    setup = study.setup_of(unit)
     new = evaluation_protocol.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
     assert run.texts(new, STEP) == run.texts(ids[BENCHMARK], STEP) != []
 
 
-def test_an_audit_reads_the_texts_that_are_all_there(
-    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment, units, unit, ids = trial
-    found, texts = stale(keeps=2)
-    # By their records these responses have no answers, so all that is audited comes from texts.
-    records = [replace(record, answers={}, no_answer=2) for record in found]
-    part, run = Slice(0, 2, 0, 200, 200), RunReader(tmp_path, unit.id)
-    write_slice(run, ids[BENCHMARK], STEP, part, records, texts)
-    assert regrade.audit(Study(experiment, units, tmp_path), as_json=True) == 0
-    (audited,) = json.loads(capsys.readouterr().out)["audit"]
-    assert (audited["answers"], audited["refused"], audited["accepted"]) == (400, 0, 0)
-
-
 def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:
-    experiment, units, unit, ids = trial
-    first = units[0]
+    study, unit, ids = trial
+    first = study.units[0]
     evaluated(tmp_path, first, ids[BENCHMARK], records(0))
     evaluated(tmp_path, unit, ids[BENCHMARK], records(0))
     before = contents(tmp_path)
@@ -296,29 +276,25 @@ def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:
         closing(RunWriter(tmp_path, unit.id)),
         pytest.raises(UserError, match=f"{unit.id} is being run; trb regrade when"),
     ):
-        regrade.regrade(Study(experiment, units, tmp_path))
+        regrade.regrade(study)
     assert contents(tmp_path) == before
 
 
 def test_why_a_unit_failed_is_not_forgotten(trial: Trial, tmp_path: Path) -> None:
-    experiment, units, unit, ids = trial
+    study, unit, ids = trial
     with closing(RunWriter(tmp_path, unit.id)) as run:
         write_evaluation(run, ids[BENCHMARK], STEP, records(0))
         run.append("metrics.jsonl", [{"step": 0}])
         run.fail("no memory", "")
-    regrade.regrade(Study(experiment, units, tmp_path))
+    regrade.regrade(study)
     reader = RunReader(tmp_path, unit.id)
     assert (reader.error, reader.metrics()) == ("no memory", [{"step": 0}])
 
 
 def test_nothing_to_recount(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match="2"):
         main(["regrade", str(QUICKSTART), "--runs", str(tmp_path)])
-    assert ended.value.code == 2
-    assert (
-        capsys.readouterr().err
-        == f"trb: {tmp_path}: no evaluations of quickstart; trb submit makes them\n"
-    )
+    assert capsys.readouterr().err.startswith(f"trb: {tmp_path}: no evaluations of quickstart")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -338,3 +314,92 @@ def test_tokens_of_right_responses_are_known_while_the_same_answers_are_right() 
         assert regrade.recount(record, Gold("0.50"), grader) == record
         other = regrade.recount(record, Gold("2"), grader)
     assert (other.correct, other.right_answers, other.tokens_right) == (1, {"2": 1}, None)
+
+
+# --- math-verify as a second grader ---
+
+
+def test_disagreements_are_counted_in_responses() -> None:
+    """math-verify alone does not know that a benchmark states its unit apart from the answer."""
+    golds = {"p": Gold("5"), "q": Gold("7", unit="apples")}
+    answers = Counter({("p", "5"): 10, ("p", "6"): 4, ("q", "7 + apples"): 2, ("q", "7"): 3})
+    graded: list[tuple[str, str]] = []
+
+    class Fake(Grader):
+        def grade_answer(self, gold: Gold | str, extracted: str | None) -> Grade:
+            assert isinstance(gold, Gold)
+            assert extracted is not None
+            graded.append((gold.judge, extracted))
+            alone = gold.judge == second_opinion.NAME
+            right = extracted == gold.answer
+            return Grade(right if alone else extracted != "6", extracted)
+
+    found = second_opinion.compared("s", "b", answers, golds, Fake())
+    assert (found.answers, found.refused, found.accepted, found.undecided) == (19, 2, 0, 0)
+    assert found.rate == 2 / 19
+    assert found.examples == [second_opinion.Example("q", "7", "7 + apples", True, 2)]
+    assert len(graded) == 2 * len(answers)
+
+
+def test_math_verify_alone_grades_in_the_grading_process() -> None:
+    alone = Gold("\\frac{1}{2}", judge=second_opinion.NAME)
+    with Grader() as grader:
+        assert grader.grade_answer(alone, "0.5").correct
+        assert not grader.grade_answer(alone, "0.25").correct
+
+
+def test_an_answer_without_a_second_verdict_is_no_disagreement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second judge ends its process, as one does that hangs and is killed."""
+    monkeypatch.setattr(second_opinion, "NAME", "tests.commands.test_regrade:ends_its_process")
+    with Grader() as grader:
+        found = second_opinion.compared(
+            "s", "b", Counter({("p", "5"): 3}), {"p": Gold("5")}, grader
+        )
+    assert (found.undecided, found.refused, found.rate) == (3, 0, None)
+
+
+VERSION = 1
+
+
+def ends_its_process(gold: Gold, answer: str) -> bool:
+    raise RuntimeError(f"{gold.answer} and {answer} are not compared")
+
+
+def test_an_audit_changes_no_record_and_stands_in_the_report(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, unit, ids = trial
+    assert not audit_section(study)
+    with pytest.raises(UserError, match="trb submit"):
+        regrade.audit(study, as_json=False)
+    evaluated(tmp_path, unit, ids[BENCHMARK], records(3))
+    before = contents(tmp_path / unit.id)
+    assert regrade.audit(study, as_json=True) == 0
+    [row] = json.loads(capsys.readouterr().out)["audit"]
+    counts = {key: row[key] for key in ("benchmark", "answers", "refused", "accepted")}
+    assert counts == {"benchmark": BENCHMARK, "answers": 800, "refused": 0, "accepted": 0}
+    assert contents(tmp_path / unit.id) == before
+    assert second_opinion.read_audit(folder_of(study.experiment.name, tmp_path))[0].rate == 0
+    assert BENCHMARK in str(audit_section(study))
+
+
+def test_an_audit_reads_the_texts_that_are_all_there(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, unit, ids = trial
+    found, texts = stale(keeps=2)
+    # By their records these responses have no answers, so all that is audited comes from texts.
+    records = [replace(record, answers={}, no_answer=2) for record in found]
+    part, run = Slice(0, 2, 0, 200, 200), RunReader(tmp_path, unit.id)
+    write_slice(run, ids[BENCHMARK], STEP, part, records, texts)
+    assert regrade.audit(study, as_json=True) == 0
+    (audited,) = json.loads(capsys.readouterr().out)["audit"]
+    assert (audited["answers"], audited["refused"], audited["accepted"]) == (400, 0, 0)
+
+
+def test_json_without_an_audit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["regrade", str(QUICKSTART), "--json"])
+    assert "--json" in capsys.readouterr().err

@@ -33,7 +33,7 @@ def test_it_names_another_process_at_work(tmp_path: Path, taken: int) -> None:
 STUBBORN = """
 import signal, sys, threading
 from pathlib import Path
-from orchestrator.commands.output import lasting_console
+from orchestrator.commands.detach import lasting_console
 from orchestrator.commands.submit import Submission, _driving
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart
