@@ -26,7 +26,7 @@ import shlex
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,33 +58,13 @@ SUFFIXES = (".json", ".jsonl", ".txt", ".md", ".yaml", ".gz")
 LOCK = "docker/lock/runtime.txt"  # versions of all packages, in a checkout
 
 
-@dataclass
-class LeftOut:
-    """Files and their bytes, counted."""
-
-    files: int = 0
-    size: int = 0
-
-    def add(self, path: Path) -> None:
-        self.files += 1
-        self.size += path.stat().st_size
-
-    def __str__(self) -> str:
-        return f"{counted(self.files, 'file')} of {size_text(self.size)}"
-
-
 @dataclass(frozen=True)
 class Packed:
-    """A pack that was written: its number of files and their bytes when unpacked.
-
-    `about` is its manifest; `weights` and `others` are files that it leaves out.
-    """
+    """A pack that was written: its number of files, their bytes when unpacked, and its manifest."""
 
     files: int
     size: int
     about: Mapping[str, Any]
-    weights: LeftOut
-    others: LeftOut
 
 
 def add(parser: Parser) -> None:
@@ -130,11 +110,14 @@ def _about(packed: Packed, output: Path) -> list[str]:
         f"{output}: {size_text(output.stat().st_size)}, {inside}",
         f"sha256 {file_sha256(output)}",
     ]
-    if packed.about["left_out"]["texts"]:
+    left_out = packed.about["left_out"]
+    if left_out["texts"]:
         lines.append("left out: the texts of evaluated responses")
-    lines.append(f"left out: weights and learner states, {packed.weights}")
-    if packed.others.files:
-        lines.append(f"left out: files that no command reads, {packed.others}")
+    kinds = {"weights": "weights and learner states", "others": "files that no command reads"}
+    for key, kind in kinds.items():
+        files, size = left_out[key]["files"], left_out[key]["size"]
+        if files:
+            lines.append(f"left out: {kind}, {counted(files, 'file')} of {size_text(size)}")
     for code in packed.about["code"]:
         if code["dirty"] is not False:
             inside = "uncommitted changes, which are inside" if code["dirty"] else "unknown changes"
@@ -160,8 +143,8 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
 
     `tables` are the files of the table by name, `texts` whether those of responses go along.
     """
-    weights, others = LeftOut(), LeftOut()
-    contents: dict[str, Path | bytes] = dict(_run_files(study, texts, weights, others))
+    runs, weights, others = _run_files(study, texts)
+    contents: dict[str, Path | bytes] = {**runs, **_made_models(study)}
     name = study.experiment.name
     folder = f"{RESULTS}/{name}"
     experiment = _experiment_text(study)
@@ -175,7 +158,7 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
         "code": _code(study),
         "models": _models(study),
         "table": json.loads(tables["table.json"]),
-        "left_out": {"weights": vars(weights), "others": vars(others), "texts": not texts},
+        "left_out": {"weights": _amount(weights), "others": _amount(others), "texts": not texts},
     }
     contents[MANIFEST] = pretty(about).encode()
     scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
@@ -189,7 +172,7 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
         scratch.unlink(missing_ok=True)
         raise
     sync(output.absolute().parent)
-    return Packed(len(contents) + 1, size, about, weights, others)
+    return Packed(len(contents) + 1, size, about)
 
 
 def _write_members(
@@ -224,35 +207,43 @@ def _write_members(
 # --- what goes into it ---
 
 
-def _run_files(
-    study: Study, texts: bool, weights: LeftOut, others: LeftOut
-) -> Iterator[tuple[str, Path]]:
-    """Member name and path of each file of run directories and models; the rest is counted."""
+def _run_files(study: Study, texts: bool) -> tuple[dict[str, Path], list[Path], list[Path]]:
+    """Member name → path of the files of run directories; and those of weights, and others, that
+    stay.
+    """
+    packed, weights, others = {}, [], []
     for unit_id in _unit_ids(study):
-        unit = study.runs / unit_id
-        for folder, folders, names in os.walk(unit):
-            here = Path(folder)
-            if here == unit and CHECKPOINTS in folders:
-                folders.remove(CHECKPOINTS)
-                for path in (unit / CHECKPOINTS).rglob("*"):
-                    if path.is_file():
-                        weights.add(path)
-            # `os.walk` goes into the folders that this very list still has.
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in names:
-                path = here / name
-                wanted = name == DONE or name.endswith(SUFFIXES)
-                if name.startswith(".") or not wanted or (name.endswith(TEXTS) and not texts):
-                    others.add(path)
-                else:
-                    yield str(path.relative_to(study.runs)), path
+        for path in sorted((study.runs / unit_id).rglob("*")):
+            inside = path.relative_to(study.runs / unit_id)
+            wanted = path.name == DONE or path.name.endswith(SUFFIXES)
+            if path.name.endswith(TEXTS) and not texts:
+                wanted = False
+            if not path.is_file():
+                continue
+            if inside.parts[0] == CHECKPOINTS:
+                weights.append(path)
+            elif not wanted or any(part.startswith(".") for part in inside.parts):
+                others.append(path)
+            else:
+                packed[f"{unit_id}/{inside}"] = path
+    return packed, weights, others
+
+
+def _made_models(study: Study) -> dict[str, Path]:
+    """Member name → path of the sha256 of each model that a recipe made."""
+    packed = {}
     for setup in study.experiment.setups.values():
         for role in ROLES:
             model = getattr(setup, role)
             if model.recipe is not None:
                 made = record_path(folder_of(model, setup, study.runs))
                 if made.is_file():
-                    yield f"models/{made.name}", made
+                    packed[f"models/{made.name}"] = made
+    return packed
+
+
+def _amount(paths: Sequence[Path]) -> dict[str, int]:
+    return {"files": len(paths), "size": sum(path.stat().st_size for path in paths)}
 
 
 def _unit_ids(study: Study) -> list[str]:
