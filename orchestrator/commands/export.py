@@ -25,10 +25,8 @@ from orchestrator.commands.model_card import Exported, licence_of, model_card
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import known_method
 from orchestrator.experiment.units import Unit
-from orchestrator.models.checkpoints import lies_here
 from orchestrator.models.folders import complete_settings
 from orchestrator.models.locate import lies_here
-from orchestrator.models.settings_files import complete_settings
 from orchestrator.records.rundir import CANARY, RunReader
 from orchestrator.selection import scores
 from orchestrator.selection.results_folder import only_results

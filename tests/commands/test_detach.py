@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli import main
 from orchestrator.liveness.leases import drivers_of
-from tests.sweeps import TINY_SETUP, trb, write_experiment
+from tests.sweeps import TINY_SETUP, trb, trb_here, write_experiment
 
 JOBS: list[dict[str, Any]] = []  # what the fake job server was asked for
 
@@ -89,12 +88,6 @@ def job_server() -> Iterator[str]:
     server.server_close()
 
 
-def submit_here(*arguments: object) -> object:
-    with pytest.raises(SystemExit) as ended:
-        main(["submit", *map(str, arguments)])
-    return ended.value.code
-
-
 def test_a_job_of_the_job_server_drives_the_sweep_on_the_cluster(
     job_server: str,
     tmp_path: Path,
@@ -105,35 +98,34 @@ def test_a_job_of_the_job_server_drives_the_sweep_on_the_cluster(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
     experiment, runs = write_experiment(tmp_path, {"vanilla": {}}), tmp_path / "runs"
     JOBS.clear()
-    assert submit_here(experiment, "--runs", runs, "--address", job_server, "--detach") == 0
+    words = ("submit", experiment, "--runs", runs, "--address", job_server, "--detach")
+    code, out, err = trb_here(capsys, *words)
+    assert code == 0, err
     (job,) = JOBS
     assert job["entrypoint"].startswith(f"cd {os.getcwd()} && exec ")
     assert job["entrypoint"].endswith(f"submit {experiment} --runs {runs} --yes --address auto")
     assert job["submission_id"].startswith("trb-sweep-")
     assert job["token"] == "Bearer token"
     assert "secret" not in json.dumps(job)
-    out = capsys.readouterr().out
     assert f"job {job['submission_id']} of {job_server}" in out
     assert f"trb cancel {experiment}" in out
 
 
+@pytest.mark.parametrize(
+    ("address", "more", "words"),
+    [
+        ("http://127.0.0.1:1", [], "--detach beside the address of a job server"),
+        ("http://127.0.0.1:1", ["--detach"], "a server that takes the job"),
+        ("http://[", ["--detach"], "a server that takes the job"),
+    ],
+)
 def test_a_job_server_is_for_detached_sweeps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], address: str, more: list[str], words: str
 ) -> None:
-    experiment = write_experiment(tmp_path, {"vanilla": {}})
-    assert (
-        submit_here(experiment, "--runs", tmp_path / "runs", "--address", "http://127.0.0.1:1") == 2
+    experiment, runs = write_experiment(tmp_path, {"vanilla": {}}), tmp_path / "runs"
+    code, _, err = trb_here(
+        capsys, "submit", experiment, "--runs", runs, "--address", address, *more
     )
-    assert (
-        "--address: 'http://127.0.0.1:1': expected --detach beside the address of a job server"
-        in capsys.readouterr().err
-    )
-    for address in ("http://127.0.0.1:1", "http://["):
-        assert (
-            submit_here(experiment, "--runs", tmp_path / "runs", "--address", address, "--detach")
-            == 2
-        )
-        line = capsys.readouterr().err
-        assert line.count("\n") == 1
-        assert "a server that takes the job" in line
-    assert not (tmp_path / "runs").exists()
+    assert (code, err.count("\n")) == (2, 1)
+    assert words in err
+    assert not runs.exists()

@@ -21,7 +21,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.gold import GRADER_VERSION, Gold
-from orchestrator.grading.grader import GRADER_VERSION, Gold, Grade, Grader
+from orchestrator.grading.grader import Grade, Grader
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, length_histogram
 from orchestrator.records.writer import RunWriter, write_slice
