@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedModel:
     """A model, and the way of evaluating it; the result keeps both."""
 
     model: str
@@ -93,7 +93,7 @@ def add(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate a model, print a row for each benchmark and keep the result as JSON."""
-    asked = Asked(**{each.name: getattr(options, each.name) for each in fields(Asked)})
+    asked = AskedModel(**{each.name: getattr(options, each.name) for each in fields(AskedModel)})
     data_dir = data_folder(options.data_dir)
     setup = _setup(asked, options.setups_from, options.benchmarks)
     prepare.check_benchmarks(setup, data_dir)
@@ -177,7 +177,7 @@ def _results(setup: Setup, records: dict[str, list[ProblemRecord]]) -> dict[str,
     }
 
 
-def _name(asked: Asked, setup: Setup, folder: Path) -> str:
+def _name(asked: AskedModel, setup: Setup, folder: Path) -> str:
     """A name for each model, by its content, its setup and the way of evaluating it."""
     model = asked.model
     identity: dict[str, Any] = {key: getattr(asked, key) for key in ("stops_as", "seed", "step")}
@@ -190,7 +190,7 @@ def _name(asked: Asked, setup: Setup, folder: Path) -> str:
     return f"{name}-{digest(identity)}"
 
 
-def _setup(asked: Asked, beside: Path | None, benchmarks: str) -> Setup:
+def _setup(asked: AskedModel, beside: Path | None, benchmarks: str) -> Setup:
     """The setup with the asked benchmarks."""
     if beside is not None and not beside.is_file():
         raise refuse("--setups-from", str(beside), "an experiment file beside its setups/")
@@ -228,7 +228,7 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
     return key, build(BenchmarkRun, asked, f"evaluation.benchmarks.{key}")
 
 
-def _model_folder(asked: Asked) -> str:
+def _model_folder(asked: AskedModel) -> str:
     """The folder of a model, which is fetched if it is one of the hub. Refuses run directories."""
     model, folder = asked.model, Path(asked.model)
     if (folder / "checkpoints").is_dir():
