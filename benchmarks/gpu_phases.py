@@ -8,7 +8,7 @@ import time
 import torch
 
 from benchmarks.decoding import synchronize
-from benchmarks.gpu_memory import DeviceUse
+from benchmarks.part_runner import DeviceUse
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import card_gib, granted

@@ -13,6 +13,7 @@ import faulthandler
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -23,7 +24,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from benchmarks.gpu_memory import DeviceUse
 from orchestrator.liveness.driver_death import Process, processes
 from orchestrator.records.files import write_atomically
 
@@ -32,6 +32,8 @@ TRACE_S = 1.0  # for the threads' stacks to reach the log
 ENDED_WITHIN_S = 60.0  # a process that holds a GPU's memory needs a while to be gone
 SHORTEST_S = 20.0  # with less time left no part is begun
 LAST_BYTES = 100_000  # of a log in which the reason of a failure is looked for
+EVERY_MS = 100  # between two readings of the GPU's memory in use
+MIB_OF_A_GIB = 1024
 TRACE = signal.SIGUSR1  # asks a part for the stacks of its threads
 
 
@@ -248,3 +250,79 @@ def prepare_part() -> None:
 def write_so_far(path: Path, measured: Mapping[str, Any]) -> None:
     """Hand the runner the numbers that a part has measured so far."""
     write_atomically(path, json.dumps(measured), durable=False)
+
+
+# --- the GPU's memory that all processes use together, as its driver tells ---
+#
+# Never run on a GPU: in the test a stand-in takes the place of `nvidia-smi`.
+
+
+def ask_driver(*fields: str) -> list[str] | None:
+    """Fields of `nvidia-smi --query-gpu` of the first GPU that this process may use; None where
+    there is none.
+    """
+    command = _query(",".join(fields))
+    if command is None:
+        return None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (
+        [value.strip() for value in done.stdout.strip().split(",")]
+        if done.returncode == 0
+        else None
+    )
+
+
+def _query(fields: str) -> list[str] | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+    return [program, f"--id={first}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+
+
+class DeviceUse:
+    """The largest use of the GPU's memory while it is open, looked at ten times a second."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._peak_mib: float | None = None
+
+    def __enter__(self) -> DeviceUse:
+        command = _query("memory.used")
+        if command is not None:
+            quiet = subprocess.DEVNULL
+            self._process = subprocess.Popen(
+                [*command, f"--loop-ms={EVERY_MS}"],
+                stdin=quiet,
+                stdout=subprocess.PIPE,
+                stderr=quiet,
+                text=True,
+            )
+            self._thread = threading.Thread(target=self._read, name="nvidia-smi", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._thread is not None:
+            self._process.kill()
+            self._process.wait()
+            self._thread.join()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+    @property
+    def peak_gib(self) -> float | None:
+        """GiB since it was opened or `forget` was called; None where it is unknown."""
+        return None if self._peak_mib is None else self._peak_mib / MIB_OF_A_GIB
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._peak_mib = None
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with suppress(ValueError):  # "[N/A]", or what a driver that fails says
+                self._peak_mib = max(self._peak_mib or 0.0, float(line))

@@ -14,8 +14,9 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     selection
     workers
     planning
-    monitor, selftest, trial
+    monitor, trial
     tracking, sweep
+    checks
     commands
     view
     cli

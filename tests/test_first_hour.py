@@ -27,8 +27,9 @@ import pytest
 import torch
 
 from orchestrator import cli
-from orchestrator.commands import doctor
-from orchestrator.commands.doctor_gpu import looks
+from orchestrator.checks import engines, machine
+from orchestrator.checks.catalog import GPU_CHECKS
+from orchestrator.commands.doctor import looks
 from orchestrator.config import Runtime
 from orchestrator.data.files import data_file
 from orchestrator.data.sources import fetch
@@ -43,11 +44,9 @@ from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.liveness.children import Child
 from orchestrator.models.locate import download
-from orchestrator.selftest import canary, device, node
-from orchestrator.selftest.catalog import CHECKS
 from orchestrator.sweep.preflight import check_address
 from orchestrator.workers.canary import canary_ids
-from tests.selftest.benches import small_bench
+from tests.checks.benches import small_bench
 from tests.sweeps import NO_MIRROR, ROOT
 from tests.test_docs import FIRST_HOUR
 from tests.test_packaging import install
@@ -103,8 +102,8 @@ def test_commands_print_what_the_page_shows(
 
 def test_the_checks_on_the_page_are_those_that_are_made() -> None:
     [listed] = re.findall(r"In their order\s+they\s+are (.*?)\. ", TEXT, flags=re.DOTALL)
-    assert re.findall(r"`([a-z]+)`", listed) == [check.name for check in CHECKS]
-    assert f"`{len(CHECKS)} checks: " in TEXT
+    assert re.findall(r"`([a-z]+)`", listed) == [check.name for check in GPU_CHECKS]
+    assert f"`{len(GPU_CHECKS)} checks: " in TEXT
 
 
 def test_the_numbers_to_look_at_first_are_those_of_the_doctors_table(tmp_path: Path) -> None:
@@ -173,18 +172,18 @@ def refused(call: Callable[[], object], kind: type[Exception] = UserError) -> st
 
 def installing(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     """An older system or driver, a driver that is not well, and a torch installed without one."""
-    patch.setattr(node, "driver_version", lambda: "550.127.08")
-    patch.setattr(node, "driver_cuda", lambda: "12.4")
+    patch.setattr(machine, "driver_version", lambda: "550.127.08")
+    patch.setattr(machine, "driver_cuda", lambda: "12.4")
     patch.setattr(torch.cuda, "device_count", lambda: 0)
     bench = replace(small_bench(folder), small=False)
     messages = [install.remark("auto", None, "550.127.08", "linux")]
     for cuda in ("13.0", None):
         patch.setattr(torch.version, "cuda", cuda)
-        messages.append(node.driver(bench).detail)
+        messages.append(machine.driver(bench).detail)
     patch.setattr(torch.version, "cuda", "13.0")
-    patch.setattr(node, "driver_cuda", lambda: "13.0")
-    patch.setattr(node, "initialised", lambda: 802)
-    messages.append(node.driver(bench).detail)
+    patch.setattr(machine, "driver_cuda", lambda: "13.0")
+    patch.setattr(machine, "initialised", lambda: 802)
+    messages.append(machine.driver(bench).detail)
     patch.setattr(install.platform, "libc_ver", lambda: ("glibc", "2.28"))
     with redirect_stderr(io.StringIO()) as printed, pytest.raises(SystemExit):
         install.check_glibc()
@@ -228,18 +227,18 @@ def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     """
     setup, holder = load_setup("gpu-smoke"), gpu.MemoryHolder(4711, "python", 70.0)
     bench = small_bench(folder)
-    patch.setattr(device, "available_gib", lambda: 0.0)
+    patch.setattr(machine, "available_gib", lambda: 0.0)
     patch.setattr(torch.cuda, "device_count", lambda: 2)
     ended = SimpleNamespace(start=lambda: None, join=lambda: None, exitcode=1)
     patch.setattr(
         multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=lambda **_: ended)
     )
-    for who, log_prob in ((canary.LEARNER, -1.0), (canary.SAMPLER, -2.0)):
-        canary.write_canary(bench, who, [log_prob] * len(canary_ids(bench.setup)))
+    for who, log_prob in ((engines.LEARNER, -1.0), (engines.SAMPLER, -2.0)):
+        engines.write_canary(bench, who, [log_prob] * len(canary_ids(bench.setup)))
     patch.setenv("SLURM_CPUS_PER_TASK", "4096")
-    patch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0})
+    patch.setattr(machine.os, "sched_getaffinity", lambda pid: {0})
     full = SimpleNamespace(f_frsize=1, f_blocks=2**26, f_bfree=0, f_bavail=0)
-    patch.setattr(doctor.os, "statvfs", lambda path: full)
+    patch.setattr(machine.os, "statvfs", lambda path: full)
     in_bfloat16 = replace(bench.setup, engine=replace(bench.setup.engine, dtype="bfloat16"))
     return [
         refused(
@@ -248,11 +247,11 @@ def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
         ),
         refused(lambda: budget(setup, Runtime(), 12.0, "decoding")),
         refused(lambda: budget(setup, Runtime(), 12.0, "learning")),
-        doctor._cores()[1],
-        doctor._shared_memory()[1],
-        device.offload(bench).detail,
-        device.collective(bench).detail,
-        canary.same_weights(replace(bench, setup=in_bfloat16)).detail,
+        machine.cores(Runtime()).detail,
+        machine.shared_memory(bench.of.experiment).detail,
+        machine.offload(bench).detail,
+        machine.collective(bench).detail,
+        engines.same_weights(replace(bench, setup=in_bfloat16)).detail,
     ]
 
 

@@ -32,7 +32,7 @@ FOR_ANALYSIS = {
 USING_ANALYSIS = {"orchestrator.commands", "orchestrator.view", "orchestrator.cli"}
 USING_ENGINES = {
     "workers",
-    "selftest",
+    "checks",
     "trial",
 }  # the engines' own folders, not their catalog
 CONFINED = {
@@ -85,13 +85,7 @@ LIGHT_MODULES = {
         "data.sources",
     ),
     *("models.locate", "tracking.tracker"),
-    *(
-        "selftest.runner",
-        "selftest.process",
-        "selftest.catalog",
-        "selftest.bench",
-        "selftest.canary",
-    ),
+    *("checks.bench", "checks.check", "checks.experiment"),
 }
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from orchestrator.checks.experiment import checked_setup, template
 from orchestrator.commands import display, watching
 from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
 from orchestrator.commands.detach import detach, detach_as_job, lasting_console
@@ -38,7 +39,6 @@ from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
-from orchestrator.selftest.template import NOT_TRIED, check_template
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
@@ -233,10 +233,10 @@ def _check(job: Submission) -> None:
         prepare.fetch_data(job.study.experiment, job.say)
         prepare.check(job.study.experiment, job.study.units, job.study.runs)
         for name, setup in job.study.experiment.setups.items():
-            found = check_template(name, setup, job.study.experiment, job.study.runs)
+            found = template(checked_setup(job.study, name), on_gpu=False)
             # Models that are made next are looked at when they are there.
-            if found.startswith(NOT_TRIED) and make.are_there(setup, job.study.runs):
-                job.say(f"{name}.prompt: {found}")
+            if found.verdict == "skipped" and make.are_there(setup, job.study.runs):
+                job.say(f"{name}.prompt: {found.detail}")
     finally:
         timer.cancel()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import Model, Recipe, Setup
 from orchestrator.errors import UserError, refuse
@@ -32,6 +32,9 @@ from orchestrator.models.locate import (
 )
 from orchestrator.records.files import give_usual_mode, verify_files
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 MODULE = "orchestrator.models.make"
 Report = Callable[[str, dict[str, Any]], None]
 
@@ -42,6 +45,17 @@ def must_make(model: Model, setup: Setup, runs: Path) -> bool:
         return False
     folder = folder_of(model, setup, runs)
     return not folder.is_dir() or recorded(folder) is None
+
+
+def tokenizer_of(model: Model, setup: Setup, folder: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of one of a setup's models in a folder; an embedded one is known by name."""
+    if model.recipe is not None and model.recipe.is_embedded:
+        from orchestrator.models.recipes import make_tokenizer
+
+        return make_tokenizer(setup.tokenizer or "")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
 
 
 def verify_made(model: Model, setup: Setup, runs: Path) -> None:

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.selection.study import Study
 from orchestrator.sweep.cluster import capacity
-from orchestrator.sweep.requirements import Lack, Requirement, lacking, requirements, signed
+from orchestrator.sweep.requirements import Lack, Requirement, answer_of_node, requirements, signed
 from orchestrator.workers.spec import Pairs
 
 ANSWERS_WITHIN_S = 120.0  # the node's process may have to start on a slow file system
@@ -30,9 +30,13 @@ ASKED_AGAIN_AFTER_S = 60.0
 
 @dataclass
 class _Node:
-    """A node, and the requirement that it lacks; `question` is Ray's reference to a coming answer."""
+    """A node, and the requirement that it lacks; `question` is Ray's reference to a coming answer.
+
+    Ray gives work to `cpus` CPUs of it.
+    """
 
     name: str
+    cpus: float
     asked_at: float
     question: Any = None
     lack: Lack | None = None
@@ -67,6 +71,7 @@ class FitNodes(AnyNode):
         self.requirements = needed
         self._say = say
         self._nodes: dict[str, _Node] = {}
+        self._told: set[str] = set()  # names of nodes whose few cores the user knows of
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep nothing: Tune copies its arguments for a restart that never happens."""
@@ -75,7 +80,7 @@ class FitNodes(AnyNode):
     def check(self) -> None:
         """Ask all nodes. UserError names the first node that lacks something."""
         for node_id, node in self._alive().items():
-            self._ask(node_id, name_of(node))
+            self._ask(node_id, node)
         # Fetching models of a hub has no limit; the user ends a fetch that hangs with Ctrl-C.
         fetches = any(requirement.hub for requirement in self.requirements)
         for node_id, node in self._nodes.items():
@@ -122,14 +127,14 @@ class FitNodes(AnyNode):
         for node_id, row in alive.items():
             node = self._nodes.get(node_id)
             if node is None:
-                self._ask(node_id, name_of(row))
+                self._ask(node_id, row)
             elif node.question is not None:
                 if ray.wait([node.question], timeout=0)[0] or self._is_silent(node):
                     before = node.lack
                     self._hear(node, 0)
                     self._tell(node, before)
             elif node.lack and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S:
-                self._ask(node_id, name_of(row))
+                self._ask(node_id, row)
         return alive
 
     def _is_silent(self, node: _Node) -> bool:
@@ -145,27 +150,42 @@ class FitNodes(AnyNode):
                 alive[node["NodeID"]] = node
         return alive
 
-    def _ask(self, node_id: str, name: str) -> None:
+    def _ask(self, node_id: str, row: Any) -> None:
         before = self._nodes.get(node_id)
         where = NodeAffinitySchedulingStrategy(node_id, soft=False)
         # It asks for no CPU, so that a fully reserved node answers as well.
-        asked = ray.remote(lacking).options(scheduling_strategy=where, num_cpus=0)
+        asked = ray.remote(answer_of_node).options(scheduling_strategy=where, num_cpus=0)
         question = asked.remote(self.requirements)
         # An earlier lack is kept until the answer, so that the user is told of each lack once.
         lack = before.lack if before else None
-        self._nodes[node_id] = _Node(name, time.monotonic(), question, lack)
+        cpus = row["Resources"]["CPU"]
+        self._nodes[node_id] = _Node(name_of(row), cpus, time.monotonic(), question, lack)
 
     def _hear(self, node: _Node, timeout: float | None) -> None:
         """Note the answer of a node, or the error of a node that is gone or lacks this program."""
         question = node.question
         node.question = None
         try:
-            node.lack = ray.get(question, timeout=timeout)
+            node.lack, cores = ray.get(question, timeout=timeout)
+            self._compare(node, cores)
         except GetTimeoutError:
             node.lack = Lack(None, f"no answer within {ANSWERS_WITHIN_S:.0f} s")
         except RayError as error:
             node.lack = Lack(None, str(error).strip().splitlines()[-1])
         node.fit = node.lack is None
+
+    def _compare(self, node: _Node, cores: int) -> None:
+        """Tell the user, once, of a node where Ray counts more CPUs than its processes may use.
+
+        `ray start` counts those of the whole machine, also if a job is bound to some of them, and
+        trials that share too few cores take many times as long.
+        """
+        if cores < node.cpus and node.name not in self._told:
+            self._told.add(node.name)
+            self._say(
+                f"{node.name}: Ray counts {node.cpus:g} CPUs, and its processes may use {cores}: "
+                f"expected ray start --num-cpus={cores} there"
+            )
 
     def _tell(self, node: _Node, before: Lack | None) -> None:
         if node.lack is not None and node.lack != before:

@@ -29,9 +29,15 @@ from orchestrator.models.locate import (
     checkpoint_of,
     lies_here,
 )
-from orchestrator.models.make import Report, check_package, make, must_make, verify_made
+from orchestrator.models.make import (
+    Report,
+    check_package,
+    make,
+    must_make,
+    tokenizer_of,
+    verify_made,
+)
 from orchestrator.records.rundir import RunReader
-from orchestrator.selftest.template import tokenizer_of
 from orchestrator.workers.spec import Pairs, WorkerSpec
 
 SOME_PROBLEM = "1+1=?"
@@ -76,7 +82,7 @@ def check_prompt(name: str, setup: Setup, data_dir: str | None, runs: Path) -> N
     from orchestrator.data.prompts import check_rendering
 
     try:
-        tokenizer = tokenizer_of(setup, str(folder))
+        tokenizer = tokenizer_of(setup.teacher, setup, str(folder))
     except Exception as error:  # of a library that reads a file of the user
         raise UserError(
             f"{name}.teacher: {folder}: its tokenizer cannot be opened ({one_line(error)})"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.config import Setup
+from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import declared_files
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, refuse
@@ -87,6 +88,11 @@ def requirements(study: Study, pairs: Pairs, sign: Path) -> list[Requirement]:
                 needed += _of_model(f"{name}.{role}.path", model)
         needed += _of_data(name, setup, study.experiment.data_dir)
     return needed
+
+
+def answer_of_node(needed: Sequence[Requirement]) -> tuple[Lack | None, int]:
+    """Return what this machine lacks, and the cores that its processes may use."""
+    return lacking(needed), cores_here()
 
 
 def lacking(needed: Sequence[Requirement]) -> Lack | None:

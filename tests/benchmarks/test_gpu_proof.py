@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from benchmarks.gpu import LIMITS_S, all_parts
-from benchmarks.gpu_jobs import job
+from benchmarks.gpu_parts import phase_seconds, write_trial
 from benchmarks.gpu_phases import gpu_named
-from benchmarks.gpu_scale import Scale, scale
-from benchmarks.gpu_turns import phase_seconds, write_trial
+from benchmarks.gpu_scale import Scale, job, scale
 from orchestrator.config import Runtime
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning.rates import GPUS

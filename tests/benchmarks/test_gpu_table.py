@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.gpu_table import table
+from benchmarks.gpu import table
 from benchmarks.part_runner import Result
 
 PLACE = {"card": "a card", "torch": "2.13.0"}

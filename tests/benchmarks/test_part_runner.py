@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_memory import DeviceUse, ask_driver
-from benchmarks.part_runner import Part, Result, Runner
+from benchmarks.part_runner import DeviceUse, Part, Result, Runner, ask_driver
 from orchestrator.liveness.driver_death import processes
 from tests.sweeps import ROOT
 

@@ -4,20 +4,19 @@ of failures.
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.checks.check import Check, Checked, CheckVerdict, run_checks
+from orchestrator.checks.timing import Measuring
 from orchestrator.commands import calibrate
 from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN
 from orchestrator.records.log import EVALUATE, LEARN, SCORE
-from orchestrator.selftest.measuring import Measuring
-from orchestrator.selftest.runner import Check, Outcome, Verdict, run_checks
 from tests.engines.installed import skip_without
 from tests.sweeps import trb_here, write_experiment
 
@@ -78,7 +77,7 @@ def logs_of(runs: Path) -> set[str]:
     return {log.stem for log in runs.glob(".calibration/*/*/*.log")}
 
 
-def mostly_here(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Outcome]:
+def mostly_here(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Checked]:
     """A process for one of them; the others, which would import torch again there, are called in
     this one.
     """
@@ -86,11 +85,7 @@ def mostly_here(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator
         if check.name == IN_A_PROCESS:
             yield from run_checks([check], subject, folder)
         else:
-            module, _, name = check.function.partition(":")
-            found = getattr(importlib.import_module(module), name)(subject)
-            yield Outcome(
-                check.name, found.verdict, found.detail, found.change, 1.0, None, found.numbers
-            )
+            yield from run_checks([check], subject)
 
 
 @pytest.mark.usefixtures("pretended")
@@ -143,12 +138,12 @@ def test_without_a_gpu_nothing_is_begun(
 
 
 def test_the_card_is_what_its_process_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[Outcome] = []
+    said: list[Checked] = []
     monkeypatch.setattr(calibrate, "has_driver", lambda: True)
     monkeypatch.setattr(calibrate, "run_checks", lambda *_: iter(said))
-    said[:] = [Outcome("card", "ok", CARD.name, "", 1.0, None, {"gib": CARD.gib})]
+    said[:] = [Checked("card", "ok", CARD.name, numbers={"gib": CARD.gib})]
     assert calibrate.card_here() == CARD
-    said[:] = [Outcome("card", "fail", "no GPU is visible here", "", 1.0, None, {})]
+    said[:] = [Checked("card", "fail", "no GPU is visible here")]
     with pytest.raises(calibrate.UserError, match="calibrate: no GPU is visible here"):
         calibrate.card_here()
 
@@ -156,39 +151,17 @@ def test_the_card_is_what_its_process_says(monkeypatch: pytest.MonkeyPatch) -> N
 class Runner:
     """Stands for the processes: keeps what each phase was told, and ends it as `verdicts` say."""
 
-    def __init__(
-        self, verdicts: dict[str, Verdict], clock: Callable[[float], None], start_s: float = 0.0
-    ):
-        self.verdicts, self.clock, self.start_s = verdicts, clock, start_s
+    def __init__(self, verdicts: dict[str, CheckVerdict]):
+        self.verdicts = verdicts
         self.told: dict[str, float] = {}  # phase → seconds
 
-    def __call__(self, checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Outcome]:
+    def __call__(self, checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Checked]:
         assert folder.is_dir()
         for check in checks:
-            verdict = self.verdicts.get(check.name, "ok")
             if isinstance(subject, Measuring):
                 self.told[check.name] = subject.seconds
                 assert check.limit_s > subject.seconds
-                self.clock(2 * subject.seconds if verdict == "fail" else subject.seconds)
-                self.clock(self.start_s)
-            numbers = {"start_s": self.start_s}
-            yield Outcome(check.name, verdict, "in a word", "", 1.0, None, numbers)
-
-
-class Clock:
-    """A clock that only the phases move on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def add(self, seconds: float) -> None:
-        self.now += seconds
-
-    def strftime(self, form: str) -> str:
-        return "20261123-070000"
+            yield Checked(check.name, self.verdicts.get(check.name, "ok"), "in a word")
 
 
 @pytest.mark.usefixtures("pretended")
@@ -198,47 +171,24 @@ class Clock:
         (METHODS, {}, [138, 185, 138, 92, 46]),
         ({"vanilla": {}}, {}, [180, 240, 0, 120, 60]),
         (METHODS, {"models": "fail"}, [0, 0, 0, 0, 0]),
-        # It takes twice its share, and the others share out what is left.
-        (METHODS, {"decoding": "fail"}, [138, 185, 46, 31, 15]),
-        # Nothing is left for the last two.
-        (
-            METHODS,
-            {"evaluating": "fail", "decoding": "fail", "blending": "fail"},
-            [138, 129, 32, 0, 0],
-        ),
+        (METHODS, {"decoding": "fail"}, [138, 185, 138, 92, 46]),
     ],
 )
 def test_phases_share_the_time_and_a_failure_leaves_the_others(
     methods: dict[str, Any],
-    verdicts: dict[str, Verdict],
+    verdicts: dict[str, CheckVerdict],
     expected: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    clock = Clock()
-    runner = Runner(verdicts, clock.add)
+    runner = Runner(verdicts)
     monkeypatch.setattr(calibrate, "run_checks", runner)
-    monkeypatch.setattr(calibrate, "time", clock)
     code, shown = trb(
         capsys, "calibrate", experiment(tmp_path, methods), "--runs", tmp_path / "runs"
     )
     assert code == int(bool(verdicts))
     assert [runner.told.get(phase, 0.0) for phase in PHASES] == pytest.approx(expected, abs=0.6)
     assert shown.count("in a word") == len(runner.told) + 1
-    assert shown.count("not begun") == (2 if len(verdicts) == 3 else 0)
     assert not calibration_path(tmp_path / "runs", CARD).exists()
     assert "written to" not in shown
-
-
-@pytest.mark.usefixtures("pretended")
-def test_the_minutes_are_without_the_starts_of_engines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = Clock()
-    runner = Runner({}, clock.add, start_s=120.0)
-    monkeypatch.setattr(calibrate, "run_checks", runner)
-    monkeypatch.setattr(calibrate, "time", clock)
-    code, _ = trb(capsys, "calibrate", experiment(tmp_path), "--runs", tmp_path / "runs")
-    assert code == 0
-    assert list(runner.told.values()) == pytest.approx([138, 185, 138, 92, 46], abs=0.6)

@@ -14,19 +14,20 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.checks import catalog
+from orchestrator.checks import machine as of_machine
+from orchestrator.checks.check import Found
 from orchestrator.cli import main
-from orchestrator.commands import doctor as doctor_command
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from orchestrator.selection.study import Study
 from tests.sweeps import ROOT, TINY_SETUP, write_experiment
 
-GRADER = doctor_command._grader  # starts a process that imports an algebra system: one test does
+GRADER = of_machine.grader  # starts a process that imports an algebra system: one test does
 
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_command, "_grader", lambda: ("ok", "not asked here"))
+    monkeypatch.setattr(of_machine, "grader", lambda runtime: Found("ok", "not asked here"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)
@@ -145,7 +146,7 @@ def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_findings_as_json_prompts_before_the_training_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_command, "_grader", GRADER)
+    monkeypatch.setattr(of_machine, "grader", GRADER)
     code, out, _ = doctor(capsys, experiment(tmp_path), "--json")
     checks = {check["name"]: check for check in json.loads(out)["checks"]}
     assert code == 0
@@ -236,8 +237,8 @@ def test_memory_of_a_gpu_is_what_the_engines_will_take(
 def test_cores_of_a_task_of_slurm_are_those_that_it_is_bound_to(
     asked: str, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor_command.os, "sched_getaffinity", lambda pid: {3, 7, 8, 9})
-    monkeypatch.setattr(doctor_command.os, "cpu_count", lambda: 128)
+    monkeypatch.setattr(of_machine.os, "sched_getaffinity", lambda pid: {3, 7, 8, 9})
+    monkeypatch.setattr(of_machine.os, "cpu_count", lambda: 128)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", asked)
     checks = machine(capsys)
     assert checks["cores"]["verdict"] == verdict
@@ -273,13 +274,15 @@ def machine(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     [(1.5, "ok"), (0.0625, "fail")],  # the latter is a container of docker's
 )
 def test_a_container_without_shared_memory_is_named(
-    free_gib: float, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    free_gib: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_command, "has_driver", lambda: True)
+    monkeypatch.setattr(catalog, "has_driver", lambda: True)
     blocks = SimpleNamespace(f_frsize=2**20, f_blocks=2**20, f_bfree=0, f_bavail=1024 * free_gib)
-    monkeypatch.setattr(doctor_command.os, "statvfs", lambda path: blocks)
+    monkeypatch.setattr(of_machine.os, "statvfs", lambda path: blocks)
     experiment = load_experiment(ROOT / "experiments" / "paper.yaml", ["setups=[qwen3-0.6b]"])
-    study = Study(experiment, expand(experiment, tmp_path), tmp_path)
-    found, detail = dict(doctor_command._checks(study))["shared memory"]()
-    assert found == verdict, detail
-    assert ("docker run --shm-size=" in detail) is (verdict == "fail")
+    [check] = [
+        each for each in catalog.experiment_checks(experiment) if each.name == "shared memory"
+    ]
+    found = check.run(experiment)
+    assert found.verdict == verdict, found
+    assert ("docker run --shm-size=" in found.detail) is (verdict == "fail")

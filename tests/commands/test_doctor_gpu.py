@@ -11,21 +11,23 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks import catalog
+from orchestrator.checks.bench import Bench
+from orchestrator.checks.catalog import GPU_CHECKS
+from orchestrator.checks.check import Check, Checked, CheckVerdict, Found
 from orchestrator.cli import main
-from orchestrator.commands import doctor_gpu
-from orchestrator.commands.doctor_gpu import looks
-from orchestrator.selftest.bench import Bench
-from orchestrator.selftest.catalog import CHECKS
-from orchestrator.selftest.runner import Check, Found, Outcome, Verdict
+from orchestrator.commands import doctor
+from orchestrator.commands.doctor import looks
+from tests.checks import fakes
+from tests.checks.benches import small_bench
+from tests.checks.fakes import check
 from tests.engines.installed import skip_without
-from tests.selftest.benches import small_bench
-from tests.selftest.fakes import check
 from tests.sweeps import trb
 
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_gpu, "has_driver", lambda: False)
+    monkeypatch.setattr(doctor, "has_driver", lambda: False)
 
 
 def examined(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -39,12 +41,13 @@ def examined(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tupl
 def writes_a_model(bench: Bench) -> Found:
     """A check: it leaves what the real one does, which is gigabytes."""
     bench.folders["student"].mkdir(parents=True)
-    return Found("ok", bench.name)
+    return Found("ok", bench.of.name)
 
 
 def with_checks(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    own = Check("models", "tests.commands.test_doctor_gpu:writes_a_model", 300, "")
-    monkeypatch.setattr(doctor_gpu, "CHECKS", (own, *map(check, names)))
+    own = Check("models", writes_a_model, limit_s=300)
+    others = [check(getattr(fakes, name)) for name in names]
+    monkeypatch.setattr(catalog, "GPU_CHECKS", [own, *others])
 
 
 def test_a_machine_without_a_gpu_is_told_in_one_line(
@@ -106,8 +109,8 @@ def test_lines_a_table_and_what_to_change(
     ]
 
 
-def outcome(name: str, verdict: Verdict = "ok", **numbers: float) -> Outcome:
-    return Outcome(name, verdict, f"the words of {name}", "", 1.0, f"{name}.log", numbers)
+def outcome(name: str, verdict: CheckVerdict = "ok", **numbers: float) -> Checked:
+    return Checked(name, verdict, f"the words of {name}", "", 1.0, f"{name}.log", numbers)
 
 
 WELL = (
@@ -194,16 +197,16 @@ def test_checks_wait_as_long_for_an_engine_as_a_sweep_does(
 ) -> None:
     limits: list[float] = []
 
-    def looked_at(checks: Sequence[Check], *_: object) -> Iterator[Outcome]:
+    def looked_at(checks: Sequence[Check], *_: object) -> Iterator[Checked]:
         limits.extend(check.limit_s for check in checks)
         return iter(())
 
-    monkeypatch.setattr(doctor_gpu, "run_checks", looked_at)
+    monkeypatch.setattr(doctor, "run_checks", looked_at)
     start = "runtime.engine_start_s=1800"
     for override in ("runtime.engine_start_s=60", start):
         examined(capsys, "paper", "--gpu", "--small", "--runs", tmp_path / override, override)
-    usual, later = limits[: len(CHECKS)], limits[len(CHECKS) :]
-    assert usual == [check.limit_s for check in CHECKS]
+    usual, later = limits[: len(GPU_CHECKS)], limits[len(GPU_CHECKS) :]
+    assert usual == [check.limit_s for check in GPU_CHECKS]
     assert later == [limit + 1200 for limit in usual]
 
 
@@ -211,13 +214,13 @@ def test_what_was_known_at_a_ctrl_c_is_kept(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_checks(monkeypatch, "passed_over")
-    coming = doctor_gpu.run_checks
+    coming = doctor.run_checks
 
     def interrupted(*arguments: object):
         yield next(coming(*arguments))  # pyright: ignore[reportArgumentType]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(doctor_gpu, "run_checks", interrupted)
+    monkeypatch.setattr(doctor, "run_checks", interrupted)
     code, _, err = examined(capsys, "--gpu", "--small", "--runs", tmp_path)
     assert (code, err) == (130, "trb: interrupted\n")
     (folder,) = (tmp_path / ".doctor").iterdir()
@@ -229,11 +232,11 @@ def test_what_was_known_at_a_ctrl_c_is_kept(
 
 def test_needs_name_earlier_checks() -> None:
     earlier: set[str] = set()
-    for each in CHECKS:
+    for each in GPU_CHECKS:
         assert set(each.needs) <= earlier, each.name
         assert each.remedy
         earlier.add(each.name)
-    assert len(earlier) == len(CHECKS)
+    assert len(earlier) == len(GPU_CHECKS)
 
 
 @pytest.mark.engines
@@ -246,7 +249,7 @@ def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
     done = trb("doctor", "--gpu", "--small", "--json", "engine.sampler=sglang", "--runs", tmp_path)
     checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
     assert done.returncode == 0, done.stderr
-    assert list(checks) == [check.name for check in CHECKS]
+    assert list(checks) == [check.name for check in GPU_CHECKS]
     for name in (
         "attention",
         "offload",

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_engines import models
-from benchmarks.gpu_jobs import job, made_up
-from benchmarks.gpu_scale import scale
+from benchmarks.gpu_parts import models
+from benchmarks.gpu_scale import job, made_up, scale
 from orchestrator.engines.catalog import open_engine
 from orchestrator.policy.spec import Objective
 

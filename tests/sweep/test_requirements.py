@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -16,7 +17,14 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.models.locate import download, on_this_machine
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.study import Study
-from orchestrator.sweep.requirements import Lack, Requirement, lacking, requirements, signed
+from orchestrator.sweep.requirements import (
+    Lack,
+    Requirement,
+    answer_of_node,
+    lacking,
+    requirements,
+    signed,
+)
 from tests.fake_runs import quickstart
 
 COMMIT = "0f3a" * 10
@@ -126,3 +134,30 @@ def test_a_model_of_a_hub_lies_where_each_machine_has_its_cache(
     assert lack.reason.startswith(
         "tiny/student@0f3a0f3a0f3a: not a local folder and not to be had from the hub ("
     )
+
+
+def test_a_node_where_ray_counts_more_cores_than_processes_may_use_is_named_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`ray start` counts the machine's cores where a job of Slurm is bound to a few of them."""
+    from orchestrator.sweep import nodes
+
+    place = {"NodeManagerHostname": "gpu-3", "NodeManagerAddress": "10.0.0.7"}
+    rows = []
+    for node_id, cpus in (("a" * 56, 64.0), ("b" * 56, 8.0)):
+        rows.append({"NodeID": node_id, "Alive": True, "Resources": {"CPU": cpus}, **place})
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr("orchestrator.cores._limits", list)
+    asked = SimpleNamespace(remote=answer_of_node)
+    remote = SimpleNamespace(options=lambda **_: asked)
+    ray = SimpleNamespace(
+        nodes=lambda: rows, remote=lambda function: remote, get=lambda answer, timeout: answer
+    )
+    monkeypatch.setattr(nodes, "ray", ray)
+    said: list[str] = []
+    usable = nodes.FitNodes([], said.append)
+    usable.check()
+    usable.check()
+    [line] = said
+    assert line.startswith("gpu-3 (10.0.0.7): Ray counts 64 CPUs, and its processes may use 8: ")
+    assert usable.capacity()["CPU"] == 72, "it is told, and not refused"

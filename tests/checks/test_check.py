@@ -8,17 +8,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from orchestrator.liveness.processes import processes
-from orchestrator.selftest.runner import Check, Outcome, run_checks
-from tests.selftest.fakes import check
+from orchestrator.checks.check import Checked, Found, run_checks
+from tests.checks import fakes
+from tests.checks.fakes import check
 from tests.sweeps import ROOT, environment
 
 
-def outcome_of(function: str, folder: Path, limit_s: float = 300) -> Outcome:
-    (outcome,) = run_checks([check(function, limit_s)], folder, folder)
+def outcome_of(run: Callable[[Path], Found], folder: Path, limit_s: float = 300) -> Checked:
+    (outcome,) = run_checks([check(run, limit_s)], folder, folder)
     return outcome
+
+
+def alive(pid: int) -> bool:
+    """Whether a process has not ended; a zombie has."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -36,7 +45,9 @@ def pids(folder: Path) -> list[int]:
 
 
 def test_outcomes_come_one_by_one_with_what_the_checks_said(tmp_path: Path) -> None:
-    coming = run_checks([check("well"), check("slow"), check("bad")], tmp_path, tmp_path)
+    coming = run_checks(
+        [check(fakes.well), check(fakes.slow), check(fakes.bad)], tmp_path, tmp_path
+    )
     first = next(coming)
     assert not (tmp_path / "slow.log").exists(), "the next check begins once this one was looked at"
     assert (first.name, first.verdict, first.detail) == (
@@ -59,11 +70,11 @@ def test_outcomes_come_one_by_one_with_what_the_checks_said(tmp_path: Path) -> N
 
 def test_what_needs_a_failed_check_is_not_begun(tmp_path: Path) -> None:
     checks = [
-        check("bad"),
-        check("passed_over"),
-        check("well", name="after bad", needs=("bad",)),
-        check("well", name="after that", needs=("passed_over", "after bad")),
-        check("well", name="after skipped", needs=("passed_over",)),
+        check(fakes.bad),
+        check(fakes.passed_over),
+        check(fakes.well, name="after bad", needs=("bad",)),
+        check(fakes.well, name="after that", needs=("passed_over", "after bad")),
+        check(fakes.well, name="after skipped", needs=("passed_over",)),
     ]
     outcomes = list(run_checks(checks, tmp_path, tmp_path))
     assert [outcome.verdict for outcome in outcomes] == [
@@ -97,44 +108,51 @@ def test_what_needs_a_failed_check_is_not_begun(tmp_path: Path) -> None:
     ],
 )
 def test_a_check_that_goes_wrong(tmp_path: Path, function: str, detail: str, change: str) -> None:
-    outcome = outcome_of(function, tmp_path)
+    outcome = outcome_of(getattr(fakes, function), tmp_path)
     assert (outcome.verdict, outcome.detail, outcome.change) == ("fail", detail, change)
+    if function == "raises":
+        assert "fakes.py" in (tmp_path / "raises.log").read_text(), "a traceback"
 
 
-def test_the_log_of_an_error_has_its_traceback(tmp_path: Path) -> None:
-    outcome_of("raises", tmp_path)
-    assert "fakes.py" in (tmp_path / "raises.log").read_text()
+def test_checks_in_this_process_are_found_and_skipped_alike(tmp_path: Path) -> None:
+    checks = [check(fakes.raises), check(fakes.well, needs=("raises",)), check(fakes.refused)]
+    raised, skipped, refused = run_checks(checks, tmp_path)
+    assert (raised.verdict, raised.log) == ("fail", None)
+    assert raised.detail == "ValueError: a sentence of two lines"
+    assert (skipped.verdict, skipped.detail) == ("skipped", "needs raises, which failed")
+    assert refused.detail.startswith("engine.sampler: ")
 
 
 def test_a_killed_check_says_where_to_look(tmp_path: Path) -> None:
-    outcome = outcome_of("killed", tmp_path)
+    outcome = outcome_of(fakes.killed, tmp_path)
     assert outcome.verdict == "fail"
     assert outcome.detail.startswith("its process died with SIGKILL")
     assert "dmesg" in outcome.change
 
 
 def test_a_check_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    outcome = outcome_of("hangs", tmp_path, limit_s=8)
+    outcome = outcome_of(fakes.hangs, tmp_path, limit_s=8)
     assert outcome.verdict == "fail"
     assert outcome.detail.startswith("not done after 8 s, so it was ended")
     assert len(pids(tmp_path)) == 2
-    assert not set(pids(tmp_path)) & set(processes())
+    assert not any(map(alive, pids(tmp_path)))
     assert "in hangs" in (tmp_path / "hangs.log").read_text(), "where it stood"
 
 
 def test_a_check_leaves_no_process_behind(tmp_path: Path) -> None:
-    outcome = outcome_of("leaves", tmp_path)
+    outcome = outcome_of(fakes.leaves, tmp_path)
     assert (outcome.verdict, outcome.detail) == ("ok", "done")
-    assert not set(pids(tmp_path)) & set(processes())
+    assert not any(map(alive, pids(tmp_path)))
 
 
 COMMAND = """
 import sys
 from pathlib import Path
-from orchestrator.selftest.runner import run_checks
-from tests.selftest.fakes import check
+from orchestrator.checks.check import run_checks
+from tests.checks import fakes
+from tests.checks.fakes import check
 folder = Path(sys.argv[1])
-list(run_checks([check("hangs")], folder, folder))
+list(run_checks([check(fakes.hangs)], folder, folder))
 """
 
 
@@ -143,18 +161,10 @@ def test_a_check_ends_with_its_command(tmp_path: Path) -> None:
         [sys.executable, "-c", COMMAND, str(tmp_path)], cwd=ROOT, env=environment()
     ) as command:
         own, _ = pids(tmp_path)
-        assert own in processes()
+        assert alive(own)
         command.kill()
-        wait_until(lambda: own not in processes())
+        wait_until(lambda: not alive(own))
         for pid in pids(tmp_path)[
             1:
         ]:  # an engine ends itself when its parent is gone; this one does not know how
             subprocess.run(["kill", "-9", str(pid)], check=True)
-
-
-def test_names_of_functions_are_read_in_the_process(tmp_path: Path) -> None:
-    (outcome,) = run_checks(
-        [Check("odd", "tests.selftest.fakes:nothing", 300, "a remedy")], tmp_path, tmp_path
-    )
-    assert outcome.verdict == "fail"
-    assert "nothing" in outcome.detail

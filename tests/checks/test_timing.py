@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.config import Experiment
+from orchestrator.checks import timing
+from orchestrator.checks.bench import Bench
+from orchestrator.checks.check import Found
+from orchestrator.checks.experiment import CheckedSetup
+from orchestrator.checks.timing import Measuring, Work
+from orchestrator.config import Experiment, Setup
 from orchestrator.engines.interface import Limits, Owner
 from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
@@ -19,19 +24,16 @@ from orchestrator.planning.lengths import Lengths
 from orchestrator.policy.spec import Behavior, TrustRegion
 from orchestrator.records.log import EVALUATE, LEARN, SCORE
 from orchestrator.rollouts import Request, Rollouts
-from orchestrator.selftest import phases
-from orchestrator.selftest.bench import Bench
-from orchestrator.selftest.measuring import Measuring
-from orchestrator.selftest.runner import Found
 from tests import tiny
 
+WORK = Work(8, 4.0, 6.0)
 CARD = Card("NVIDIA H100 80GB HBM3", 79.2)
 KEYS = {
-    phases.decoding: {PLAIN, PASSING},
-    phases.blending: {BLENDED},
-    phases.evaluating: {EVALUATE},
-    phases.scoring: {SCORE},
-    phases.learning: {LEARN},
+    timing.decoding: {PLAIN, PASSING},
+    timing.blending: {BLENDED},
+    timing.evaluating: {EVALUATE},
+    timing.scoring: {SCORE},
+    timing.learning: {LEARN},
 }
 
 
@@ -51,9 +53,8 @@ def asked(tmp_path: Path) -> Measuring:
     )
     folders: dict[Owner, Path] = {"student": tmp_path / "student", "teacher": tmp_path / "teacher"}
     experiment = Experiment("tiny", {"tiny": setup}, {}, {}, [0], None, runtime)
-    bench = Bench(
-        "tiny", setup, setup, runtime, folders, (), tmp_path, True, False, experiment, tmp_path
-    )
+    of = CheckedSetup("tiny", setup, experiment, tmp_path, 0)
+    bench = Bench(of, setup, runtime, folders, (), tmp_path, blends=True)
     costs = SetupCosts(setup, runtime, "torch", lengths={"training": Lengths(6.0, 0.3, 12, 4.0)})
     path = calibration_path(tmp_path, CARD)
     return Measuring(bench, costs, (TrustRegion(0.01),), CARD, path, "2026-11-23", seconds=1.0)
@@ -124,7 +125,7 @@ class LateSampler:
 
 
 @pytest.mark.parametrize(
-    ("phase", "expected"), [(phases.evaluating, EVALUATE), (phases.blending, BLENDED)]
+    ("phase", "expected"), [(timing.evaluating, EVALUATE), (timing.blending, BLENDED)]
 )
 def test_an_engine_that_starts_for_longer_than_its_share_is_measured_all_the_same(
     phase: Callable[[Measuring], Found],
@@ -145,8 +146,8 @@ def test_an_engine_that_starts_for_longer_than_its_share_is_measured_all_the_sam
         seconds=60.0,
     )
     clock = Clock()
-    monkeypatch.setattr(phases, "time", clock)
-    monkeypatch.setattr(phases, "open_engine", lambda *_: LateSampler(clock, 300.0))
+    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(timing, "open_engine", lambda *_: LateSampler(clock, 300.0))
     found = phase(asked)
     [calibration] = read_calibrations(asked.bench.folder)
     tokens = [row.tokens for row in calibration.rows]
@@ -165,37 +166,37 @@ def test_an_engine_that_starts_for_longer_than_its_share_is_measured_all_the_sam
 def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(
     asked: Measuring,
 ) -> None:
-    first = phases.Notes(asked)
-    first.add(LEARN, 1.0, 8, 4.0, 6.0)
-    first.add(SCORE, 2.0, 8, 4.0, 6.0)
-    again = phases.Notes(asked)
+    first = timing.Notes(asked)
+    first.add(LEARN, 1.0, WORK)
+    first.add(SCORE, 2.0, WORK)
+    again = timing.Notes(asked)
 
     def seconds(key: str) -> list[float]:
         [calibration] = read_calibrations(asked.bench.folder)
         return [row.seconds for row in calibration.rows if row.key == key]
 
     assert (seconds(LEARN), seconds(SCORE)) == ([1.0], [2.0])
-    again.add(LEARN, 3.0, 8, 4.0, 6.0)
+    again.add(LEARN, 3.0, WORK)
     assert (seconds(LEARN), seconds(SCORE)) == ([3.0], [2.0])
-    again.add(LEARN, 4.0, 8, 4.0, 6.0)
+    again.add(LEARN, 4.0, WORK)
     assert (seconds(LEARN), seconds(SCORE)) == ([3.0, 4.0], [2.0])
 
 
 def test_what_dies_on_the_way_keeps_what_it_has_measured(
     asked: Measuring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(phases, "sizes", lambda first, most, deadline: iter([first, most]))
-    made, real = [], phases.made_up
+    monkeypatch.setattr(timing, "sizes", lambda first, most, deadline: iter([first, most]))
+    made, real = [], timing.rollouts
 
-    def twice(asked: Measuring, responses: int):
-        made.append(responses)
+    def twice(setup: Setup, prompt: int, lengths: Sequence[int]):
+        made.append(len(lengths))
         if len(made) == 3:
             raise KeyboardInterrupt
-        return real(asked, responses)
+        return real(setup, prompt, lengths)
 
-    monkeypatch.setattr(phases, "made_up", twice)
+    monkeypatch.setattr(timing, "rollouts", twice)
     with pytest.raises(KeyboardInterrupt):
-        phases.learning(asked)
+        timing.learning(asked)
     [calibration] = read_calibrations(asked.bench.folder)
     assert [row.responses for row in calibration.rows] == [8]
 
@@ -215,8 +216,8 @@ def test_work_grows_until_two_more_of_it_fill_the_time(
 ) -> None:
     """Each unit of work takes a second."""
     clock, asked_for = Clock(), []
-    monkeypatch.setattr(phases, "time", clock)
-    for size in phases.sizes(2, most, deadline):
+    monkeypatch.setattr(timing, "time", clock)
+    for size in timing.sizes(2, most, deadline):
         asked_for.append(size)
         clock.now += size
     assert asked_for == expected

@@ -9,25 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from orchestrator.checks.check import Check, Found
 from orchestrator.errors import UserError
-from orchestrator.selftest.runner import Check, Found
 
 FOREVER = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
-
-
-def check(
-    function: str, limit_s: float = 300, name: str = "", needs: tuple[str, ...] = ()
-) -> Check:
-    """A check of one of the functions below, by default of its name."""
-    return Check(
-        name or function,
-        f"tests.selftest.fakes:{function}",
-        limit_s,
-        f"the remedy of {function}",
-        needs,
-    )
 
 
 def well(folder: Path) -> Found:
@@ -88,3 +76,11 @@ def leaves(folder: Path) -> Found:
 def never(*arguments: object) -> None:
     """No check: one of several processes that does not come."""
     raise SystemExit(1)
+
+
+def check(
+    run: Callable[[Path], Found], limit_s: float = 300, name: str = "", needs: tuple[str, ...] = ()
+) -> Check:
+    """A check of one of the functions above, by default of its name."""
+    named = run.__name__
+    return Check(name or named, run, needs, limit_s, f"the remedy of {named}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.checks.bench import Bench, largest_pair, small_version
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.selection.study import Study
-from orchestrator.selftest.bench import Bench, bench_of
 
 
 def study(folder: Path, *overrides: str) -> Study:
@@ -20,4 +20,4 @@ def study(folder: Path, *overrides: str) -> Study:
 def small_bench(folder: Path, *overrides: str) -> Bench:
     """Tiny models for CPUs, without overrides with the torch engine, which every install has."""
     chosen = overrides or ("engine.sampler=torch", "engine.trainer=torch")
-    return bench_of(study(folder, *chosen), folder, gpu=False, small=True)
+    return small_version(largest_pair(study(folder, *chosen), folder), gpu=False)

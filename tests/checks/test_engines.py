@@ -1,28 +1,136 @@
-"""What is made of an engine whose memory comes back, late, in part or never: engines and gauges are
-made up.
+"""The checks of the engines: on tiny models with the torch engine, then what is made of an engine
+whose memory comes back, late, in part or never. Engines and gauges of the second part are made up.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from orchestrator.checks import engines
+from orchestrator.checks.bench import Bench
+from orchestrator.checks.measures import UsageWatch, measured_beside
 from orchestrator.engines.budget import Budget
 from orchestrator.engines.interface import Job, Limits, WeightsRef
 from orchestrator.engines.memory import GIB
+from orchestrator.engines.torch import trainer as trainers
+from orchestrator.errors import UserError
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts
-from orchestrator.selftest import canary, sampling
-from orchestrator.selftest.bench import Bench
-from orchestrator.selftest.usage import UsageWatch, measured_beside
 from orchestrator.workers.canary import LENGTH
-from tests.selftest.benches import small_bench
+from tests.checks.benches import small_bench
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A bench whose models are written."""
+    made = small_bench(tmp_path_factory.mktemp("bench"))
+    found = engines.models(made)
+    assert found.verdict == "ok"
+    assert found.detail.startswith("student: random weights, 2 layers, ")
+    return made
+
+
+def teacher_as_student(bench: Bench) -> Bench:
+    """A bench with the teacher's folder for the student's: another model of the same vocabulary."""
+    folders = dict.fromkeys(bench.folders, bench.folders["teacher"])
+    student = replace(bench.setup.teacher, eos=510)
+    return replace(bench, folders=folders, setup=replace(bench.setup, student=student))
+
+
+def test_sampler_and_learner_say_the_same_of_the_ids(bench: Bench) -> None:
+    learned = engines.learner(bench)
+    assert learned.verdict == "ok", learned
+    assert learned.detail.startswith("4 × 64 tokens in ")
+    assert learned.numbers["tokens_per_s"] == pytest.approx(4 * 64 / learned.numbers["seconds"])
+    sampled = engines.sampler(bench)
+    assert sampled.verdict == "ok", sampled
+    found = engines.same_weights(bench)
+    assert (found.verdict, found.numbers["nats"]) == ("ok", pytest.approx(0, abs=1e-5))
+
+
+def test_the_trainer_reads_what_the_sampler_drew(bench: Bench) -> None:
+    """The same weights have one law, and other weights another."""
+    bench = replace(bench, folder=bench.folder / "drawn")
+    bench.folder.mkdir()
+    assert engines.sampler(bench).verdict == "ok"
+    rows = json.loads((bench.folder / engines.DRAWN).read_text())
+    assert len(rows) == 4
+    assert {len(row["ids"]) - len(row["log_probs"]) for row in rows} == {16}
+    learned = engines.learner(bench)
+    assert learned.numbers["publish_s"] > 0
+    found = engines.same_weights(bench)
+    assert found.numbers["kl"] == pytest.approx(0, abs=1e-9)
+    assert "KL of the sampler's law from the trainer's" in found.detail
+    engines.learner(teacher_as_student(bench))
+    assert (engines.divergence(bench) or 0) > 1e-4
+
+
+def test_other_weights_are_seen(bench: Bench) -> None:
+    """The sampler has the teacher's folder for the student's: another model of the same vocabulary."""
+    engines.learner(bench)
+    assert engines.sampler(teacher_as_student(bench)).verdict == "ok"
+    found = engines.same_weights(bench)
+    assert found.verdict == "fail"
+    assert found.numbers["nats"] > 0.001
+
+
+def test_blending_and_then_the_student_alone(bench: Bench) -> None:
+    assert engines.switch(bench).verdict == "ok"
+
+
+def test_an_update_that_gives_no_number_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = trainers.TorchTrainer.step
+
+    def broken(self: trainers.TorchTrainer, *arguments: object) -> dict[str, float]:
+        return step(self, *arguments) | {"loss": float("nan")}  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(trainers.TorchTrainer, "step", broken)
+    found = engines.learner(bench)
+    assert found.verdict == "fail"
+    assert "not finite" in found.detail
+
+
+def test_a_full_disk_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = small_bench(tmp_path)
+    monkeypatch.setattr(
+        engines.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1000})()
+    )
+    found = engines.models(made)
+    assert found.verdict == "fail"
+    assert not (tmp_path / "models").exists()
+
+
+def test_weights_that_are_not_finite_are_an_error(bench: Bench, tmp_path: Path) -> None:
+    """A student whose last norm is NaN."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for path in bench.folders["student"].iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"].fill_(torch.nan)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    broken = replace(bench, folders={**bench.folders, "student": folder})
+    with pytest.raises(UserError, match=r"model.norm.weight has NaN or infinity"):
+        engines.sampler(broken)
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+
+
+# --- an engine on a GPU that does as it is told ---
 
 CONTEXT, PLAIN, BLENDING, WEIGHTS = 0.6, 66.0, 70.0, 5.0  # GiB
 # nvidia-smi as it lists the processes of a node with two GPUs.
@@ -126,11 +234,11 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Be
             assert job.takes_turns
             return engine
 
-        monkeypatch.setattr(sampling, "open_engine", opened)
-        monkeypatch.setattr(sampling.time, "perf_counter", lambda: engine.seconds)
-        monkeypatch.setattr(sampling, "require", lambda key, name: None)
-        monkeypatch.setattr(sampling, "gauge_here", lambda: card.gauge)
-        monkeypatch.setattr(sampling, "BACK_WITHIN_S", 0.2)
+        monkeypatch.setattr(engines, "open_engine", opened)
+        monkeypatch.setattr(engines.time, "perf_counter", lambda: engine.seconds)
+        monkeypatch.setattr(engines, "require", lambda key, name: None)
+        monkeypatch.setattr(engines, "gauge_here", lambda: card.gauge)
+        monkeypatch.setattr(engines, "BACK_WITHIN_S", 0.2)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         properties = SimpleNamespace(uuid="aaaa", total_memory=79.1 * GIB)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
@@ -140,7 +248,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Be
         smi.write_text(SMI)
         smi.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-        monkeypatch.setattr(sampling, "granted", lambda job, situation: card_of(79.1))
+        monkeypatch.setattr(engines, "granted", lambda job, situation: card_of(79.1))
         return small_bench(tmp_path, "engine.sampler=sglang")
 
     return on_a_gpu
@@ -148,7 +256,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Be
 
 def test_an_engine_that_gives_its_cache_back(pretend: Callable[..., Bench]) -> None:
     bench = pretend()
-    found = sampling.sampler(bench)
+    found = engines.sampler(bench)
     assert found.verdict == "ok", found
     assert "61.0 GiB given back after each two; all memory back " in found.detail
     assert found.detail.endswith("66.0 GiB used at most, 79.1 granted")
@@ -159,23 +267,23 @@ def test_an_engine_that_gives_its_cache_back(pretend: Callable[..., Bench]) -> N
     assert found.numbers["planned_per_s"] > 0
     assert "; 400 tokens/s at 4 rows, where the plan assumes " in found.detail
     assert found.numbers["given_back_gib"] == pytest.approx(PLAIN - WEIGHTS)
-    assert (bench.folder / f"canary_of_{canary.SAMPLER}.json").is_file()
+    assert (bench.folder / f"canary_of_{engines.SAMPLER}.json").is_file()
 
 
 def test_an_engine_that_keeps_its_cache(pretend: Callable[..., Bench]) -> None:
-    found = sampling.sampler(pretend(idle=PLAIN - 0.4))
+    found = engines.sampler(pretend(idle=PLAIN - 0.4))
     assert (found.verdict, found.numbers["given_back_gib"]) == ("fail", pytest.approx(0.4))
     assert found.change.startswith("torch_memory_saver")
 
 
 def test_memory_that_does_not_come_back_after_the_end(pretend: Callable[..., Bench]) -> None:
-    found = sampling.sampler(pretend(left=CONTEXT + 12))
+    found = engines.sampler(pretend(left=CONTEXT + 12))
     assert found.verdict == "fail"
     assert "12.0 GiB have not come back" in found.detail
 
 
 def test_a_switch_after_which_all_memory_was_there(pretend: Callable[..., Bench]) -> None:
-    found = sampling.switch(pretend())
+    found = engines.switch(pretend())
     assert found.verdict == "ok", found
     words = "0.6 GiB used before, 70.0 while blending, 0.6 between, 5.0 with the student alone; "
     assert found.detail.startswith(words)
@@ -185,7 +293,7 @@ def test_a_switch_after_which_all_memory_was_there(pretend: Callable[..., Bench]
 
 
 def test_a_switch_before_the_first_engine_was_gone(pretend: Callable[..., Bench]) -> None:
-    found = sampling.switch(pretend(between=CONTEXT + 3))
+    found = engines.switch(pretend(between=CONTEXT + 3))
     assert found.verdict == "fail"
     assert found.detail.endswith(
         "the second engine came up before the memory of the first one was back"
@@ -209,7 +317,7 @@ def test_more_than_the_budget_grants_is_a_warning() -> None:
 def test_without_blended_methods_there_is_no_switch(tmp_path: Path) -> None:
     plain = [f"methods.{name}=null" for name in ("trust_region", "fixed_epsilon", "skd")]
     assert (
-        sampling.switch(small_bench(tmp_path, "engine.sampler=torch", *plain)).verdict == "skipped"
+        engines.switch(small_bench(tmp_path, "engine.sampler=torch", *plain)).verdict == "skipped"
     )
 
 
@@ -220,10 +328,10 @@ def test_the_canary_allows_what_evaluators_allow(
     tmp_path: Path, apart: float, verdict: str
 ) -> None:
     bench = small_bench(tmp_path)
-    assert canary.same_weights(bench).verdict == "skipped"
-    canary.write_canary(bench, canary.LEARNER, [-2.0] * (LENGTH - 1))
-    assert canary.same_weights(bench).verdict == "skipped"
-    canary.write_canary(bench, canary.SAMPLER, [-2.0 + apart] * (LENGTH - 1))
-    found = canary.same_weights(bench)
+    assert engines.same_weights(bench).verdict == "skipped"
+    engines.write_canary(bench, engines.LEARNER, [-2.0] * (LENGTH - 1))
+    assert engines.same_weights(bench).verdict == "skipped"
+    engines.write_canary(bench, engines.SAMPLER, [-2.0 + apart] * (LENGTH - 1))
+    found = engines.same_weights(bench)
     assert found.verdict == verdict
     assert found.numbers["nats"] == pytest.approx(apart, nan_ok=True)

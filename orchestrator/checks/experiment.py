@@ -1,0 +1,425 @@
+"""Checks an experiment: its placement, and for each setup engines, memory, data, models, prompts.
+
+No check here loads torch before it has to, since `trb submit` makes one of them before Ray starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.checks.check import Found
+from orchestrator.config import Experiment, Model, PromptTemplate, RoleName, Setup
+from orchestrator.data.benchmarks import load_benchmark, overlap_lines
+from orchestrator.data.problems import check_system
+from orchestrator.engines.budget import Situation, budget
+from orchestrator.engines.catalog import require_all
+from orchestrator.engines.device import has_driver
+from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner
+from orchestrator.engines.memory import GIB, Gpus, needs_gpu
+from orchestrator.errors import UserError, shown
+from orchestrator.experiment.units import batches_of
+from orchestrator.models import locate, make
+from orchestrator.models.folders import stop_ids
+from orchestrator.models.locate import checkpoint_of
+from orchestrator.models.make import tokenizer_of
+from orchestrator.planning.numbers import counted
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS
+from orchestrator.selection.study import Study
+from orchestrator.sweep.prepare import check_models
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
+ROLES: dict[Situation, RoleName] = {
+    "decoding": "rollout",
+    "blending": "rollout",
+    "scoring": "teacher",
+    "learning": "learner",
+}
+PLAIN = PromptTemplate(kind="plain")
+# Nats a token: twice what rounding in bfloat16 may do (`workers.canary`), and a third of the
+# mismatch that is known to have spoilt a reproduction.
+MOST_NATS = 0.1
+ASKED, TOKENS = 4, 32  # greedy answers of the teacher, and the length at which they are cut
+# A teacher that answers ends nearly always; one whose stop token is another id ends by chance. The
+# bound lies far from both, since long answers are cut at the setup's limit.
+LEAST_SHARE = 0.1
+SAMPLED, LONGEST = 16, 2048  # answers, and the most tokens of each
+
+
+@dataclass(frozen=True)
+class CheckedSetup:
+    """A setup of an experiment, of which a trial trains on `batches` batches at most."""
+
+    name: str
+    setup: Setup
+    experiment: Experiment
+    runs: Path
+    batches: int
+
+    def model(self, owner: Owner) -> Model:
+        return self.setup.student if owner == "student" else self.setup.teacher
+
+    def checkpoint(self, owner: Owner) -> ModelFolder:
+        """The folder of a model, downloaded if need be."""
+        return checkpoint_of(self.model(owner), self.setup, self.runs)
+
+    def tokenizer(self, owner: Owner) -> PreTrainedTokenizerBase:
+        return tokenizer_of(self.model(owner), self.setup, self.checkpoint(owner).path)
+
+
+def checked_setup(study: Study, name: str) -> CheckedSetup:
+    """A setup of a study for the checks."""
+    batches = batches_of(study.units, name)
+    return CheckedSetup(name, study.experiment.setups[name], study.experiment, study.runs, batches)
+
+
+def gpus_asked(experiment: Experiment) -> list[float]:
+    """GPUs that trials ask for, by the experiment and by its methods."""
+    asked: list[float] = [experiment.runtime.placement.gpus]
+    for of_method in experiment.placements.values():
+        asked.append(of_method.gpus)
+    return asked
+
+
+def placement(experiment: Experiment) -> Found:
+    """Compare the GPUs that trials ask for with those here; large models fail without any."""
+    import torch
+
+    asked, here = gpus_asked(experiment), torch.cuda.device_count()
+    large = [name for name, setup in experiment.setups.items() if needs_gpu(setup)]
+    if large and min(asked) == 0:
+        words = f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1"
+        return Found("fail", words)
+    most = counted(max(asked), "GPU")
+    words = f"a trial asks for {most}; this machine has {counted(here, 'GPU')}"
+    if max(asked) > here:
+        return Found("warn", f"{words}: only a cluster can run it (trb submit --address)")
+    return Found("ok", words)
+
+
+# --- engines and memory of a setup ---
+
+
+def engine(of: CheckedSetup) -> Found:
+    """Check that the engines are installed."""
+    chosen = of.setup.engine
+    require_all(chosen)
+    return Found("ok", f"{chosen.sampler} samples, {chosen.trainer} trains")
+
+
+def gpu_memory(of: CheckedSetup) -> Found:
+    """Budget a trial's engines on the GPU here, else on the kind that plans assume."""
+    import torch
+
+    runtime = of.experiment.runtime
+    share = runtime.placement.gpu_share
+    gpu = GPUS[DEFAULT_GPU].part(share)
+    gib, where = gpu.gib, f"{gpu.title}, since none is here"
+    if torch.cuda.is_available():
+        gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
+    lines = [f"{gib:.1f} GiB ({where}), of which on each GPU"]
+    for situation, role in ROLES.items():
+        gpus = Gpus.of(runtime.placement, role)
+        lines.append(str(budget(of.setup, runtime, gib, situation, gpus)))
+    lines.append(str(budget(of.setup, runtime, gib, "evaluating")))
+    return Found("ok", "\n".join(lines))
+
+
+# --- data and models ---
+
+
+def benchmarks(of: CheckedSetup) -> Found:
+    """Read the benchmarks, and count their problems."""
+    sizes: list[str] = []
+    for key, run in of.setup.evaluation.benchmarks.items():
+        problems = load_benchmark(key, of.experiment.data_dir, run)
+        check_system(problems, of.setup.prompt.system)
+        sizes.append(f"{key} ({len(problems):,} problems)")
+    return Found("ok", f"{', '.join(sizes)}; as declared")
+
+
+def models(of: CheckedSetup) -> Found:
+    """Check that both models are here, fit the setup, and share their token ids."""
+    setup = of.setup
+    if not make.are_there(setup, of.runs):
+        return Found("warn", "not made yet; the first submit makes them")
+    check_models(of.name, setup, of.runs)
+    eos = f"EOS {setup.student.eos} (student), {setup.teacher.eos} (teacher) are one stop event"
+    lines = [f"{setup.vocabulary.size} shared vocabulary rows; {eos}"]
+    owners: tuple[Owner, ...] = ("student", "teacher")
+    for owner in owners:
+        model = of.model(owner)
+        folder = None if model.recipe else locate.lies_here(model, setup, of.runs)
+        if folder is None:
+            continue
+        key = f"{of.name}.{owner}"
+        of_files = replace(model, eos=stop_ids(key, folder)).stop_ids
+        # The student's ids are in the event for the teacher too, and not the other way round.
+        left_out = {*of_files} - {*model.stop_ids, *setup.student.stop_ids}
+        if left_out:
+            ids = ", ".join(map(str, sorted(left_out)))
+            lines.append(f"{key}.eos: {model.eos}: expected also {ids}, as in {folder}")
+    return Found("ok" if len(lines) == 1 else "warn", "\n".join(lines))
+
+
+def training_data(of: CheckedSetup) -> Found:
+    """Select the prompts of all steps, as every trial will, and count what was left out."""
+    from orchestrator.data.openthoughts import needs_scan
+    from orchestrator.data.training_set import load_training_set
+
+    setup = of.setup
+    tokenizer = of.tokenizer("teacher")
+    if setup.data.source == "openthoughts" and needs_scan(setup.data):
+        reading = f"trb: reading all rows of {setup.data.path} once; this takes minutes"
+        print(reading, file=sys.stderr)
+    chosen = load_training_set(setup, of.experiment.data_dir, tokenizer, of.batches)
+    total = len(chosen.prompts)
+    order = f"{total:,} prompts in one order for all methods"
+    lines = [f"{order}; {chosen.too_long:,} too long were passed over"]
+    left_out = [f"{count:,} {what.replace('_', ' ')}" for what, count in chosen.rows.items()]
+    if left_out:
+        lines.append(f"the source: {', '.join(left_out)}")
+    golds: list[str] = []
+    for what, count in chosen.golds.items():
+        examples = ""
+        if what == "differing":
+            for text, answers in chosen.differing.items():
+                examples += f'; "{text}": {", ".join(answers)}'
+        golds.append(f"{what.replace('_', ' ')} {count:,} ({count / total:.1%}{examples})")
+    lines.append(f"golds: {', '.join(golds)}")
+    lines += overlap_lines(setup, chosen.overlap, total)
+    is_clean = not chosen.differing and not any(row["problems"] for row in chosen.overlap.values())
+    return Found("ok" if is_clean else "warn", "\n".join(lines))
+
+
+def prompt(of: CheckedSetup) -> Found:
+    """Render a prompt with its token ids, which student and teacher must read alike."""
+    from orchestrator.data.prompts import check_rendering, own_system_message, render
+
+    setup = of.setup
+    benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
+    problem = load_benchmark(benchmark, of.experiment.data_dir, run)[0]
+    student = of.tokenizer("student")
+    teacher = of.tokenizer("teacher")
+    if student.encode(problem.text) != teacher.encode(problem.text):
+        words = f"the tokenizers of student and teacher disagree on {problem.text!r}"
+        return Found("fail", words)
+    check_rendering(of.name, problem.text, setup.prompt, teacher)
+    ids = render(problem.text, setup.prompt, teacher)
+    lines = [f"{benchmark} {problem.id}, {len(ids)} tokens"]
+    added = own_system_message(problem.text, setup.prompt, teacher)
+    if added is not None:
+        lines.append(f"the chat template adds a system message of its own: {shown(added)}")
+    for line in str(teacher.decode(list(ids))).split("\n"):
+        lines.append(f"│ {line}")
+    words = list(map(str, ids))
+    if len(ids) > MOST_IDS:
+        words[MOST_IDS - LAST_IDS : -LAST_IDS] = [f"… {len(ids) - MOST_IDS} more …"]
+    lines.append(" ".join(words))
+    return Found("ok", "\n".join(lines))
+
+
+# --- the prompt's template beside the teacher's own ---
+#
+# A teacher that gets prompts unlike those of its training answers worse: its log-probabilities
+# sink, and with them every target of the student. No loss shows that. Elsewhere such a mismatch
+# cost 0.29 nats a token and a failed reproduction (tinker-cookbook, issue 796).
+
+
+def own_template(setup: Setup) -> PromptTemplate:
+    """The prompt template with which the teacher was trained.
+
+    An embedded teacher learned plain problems, and a recipe's updates ask as the setup asks. Any
+    other has a chat template, if its tokenizer has one; the system message and thinking are the
+    setup's choice and no mismatch.
+    """
+    recipe = setup.teacher.recipe
+    if recipe is not None and recipe.is_embedded:
+        return PLAIN
+    if recipe is not None and recipe.updates:
+        return setup.prompt
+    return replace(setup.prompt, kind="chat")
+
+
+def asks_as_its_own(setup: Setup) -> bool:
+    """Whether prompt and own template are the same by the configuration alone."""
+    own = own_template(setup)
+    return (setup.prompt.kind, setup.prompt.system or None) == (own.kind, own.system)
+
+
+def template(of: CheckedSetup, on_gpu: bool = True) -> Found:
+    """Check the cost of the prompt to the teacher; UserError if it is more than the bound.
+
+    Models that are not made yet are not tried. Models that need a GPU are tried `on_gpu` alone: the
+    process then holds some of its memory until it ends.
+    """
+    setup = of.setup
+    if asks_as_its_own(setup):
+        return Found("ok", "the prompt is the teacher's own template")
+    untried = _why_untried(of, on_gpu)
+    if untried is not None:
+        return untried
+    folder = Path(of.checkpoint("teacher").path)
+    if not _is_embedded(setup.teacher) and not has_chat_template(folder):
+        return Found("ok", "the teacher has no chat template of its own")
+    cost = nats_apart(of)
+    if cost > MOST_NATS:
+        raise UserError(
+            f"{of.name}.prompt: {cost:.2f} nats a token under the teacher's own template: expected "
+            f"at most {MOST_NATS:g}, or kind: {own_template(setup).kind} without a system message"
+        )
+    words = f"{cost:.3f} nats a token under the teacher's own template, {MOST_NATS:g} allowed"
+    return Found("ok", words, numbers={"nats": cost})
+
+
+def _why_untried(of: CheckedSetup, on_gpu: bool) -> Found | None:
+    """The finding if the models cannot be tried here; None if they can."""
+    if not make.are_there(of.setup, of.runs):
+        return Found("skipped", "not tried: the models are not made yet")
+    if needs_gpu(of.setup) and not (on_gpu and has_driver()):
+        where = "trb doctor EXP.yaml on a machine with one tries it"
+        return Found("skipped", f"not tried: the models need a GPU; {where}")
+    return None
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether a model's folder holds a chat template. Needs no transformers, which takes seconds."""
+    if (folder / "chat_template.jinja").exists():
+        return True
+    config = folder / "tokenizer_config.json"
+    if not config.exists():
+        return False
+    return bool(json.loads(config.read_text(encoding="utf-8")).get("chat_template"))
+
+
+def nats_apart(of: CheckedSetup) -> float:
+    """Nats per token by which the teacher's greedy answers are likelier under its own template."""
+    from orchestrator.data.prompts import render
+    from orchestrator.engines.common.causal import log_probs_of
+    from orchestrator.engines.common.store import ModelStore
+
+    setup = of.setup
+    tokenizer = of.tokenizer("teacher")
+    store = ModelStore(_job(of))
+    lost = counted_tokens = 0.0
+    for text in _problems(of, ASKED):
+        asked = render(text, own_template(setup), tokenizer)
+        answer, known = _greedy(store.teacher, asked, setup.student.closing_id)
+        ids = [*render(text, setup.prompt, tokenizer), *answer]
+        lost += sum(known) - sum(log_probs_of(store.teacher, ids)[-len(answer) :])
+        counted_tokens += len(answer)
+    store.drop_all()
+    return lost / counted_tokens
+
+
+def _greedy(teacher: Any, asked: Sequence[int], eos: int) -> tuple[list[int], list[float]]:
+    """The teacher's most likely answer, token by token, and the log-probabilities of its tokens.
+
+    It ends with `eos`, as which the pair's stop event is emitted.
+    """
+    import torch
+
+    answer: list[int] = []
+    known: list[float] = []
+    with torch.no_grad():
+        while len(answer) < TOKENS and (not answer or answer[-1] != eos):
+            row = torch.tensor([[*asked, *answer]], device=teacher.device)
+            hidden = teacher.hidden(row, torch.ones_like(row))[0]
+            log_p = teacher.log_prob(teacher.head(hidden[-1:]))
+            answer.append(int(log_p[0].argmax()))
+            known.append(float(log_p[0].max()))
+    return answer, known
+
+
+def _is_embedded(model: Model) -> bool:
+    return model.recipe is not None and model.recipe.is_embedded
+
+
+def _job(of: CheckedSetup) -> Job:
+    student, teacher = of.checkpoint("student"), of.checkpoint("teacher")
+    return Job(of.setup, of.experiment.runtime, student, teacher, trains=False)
+
+
+def _problems(of: CheckedSetup, count: int) -> list[str]:
+    """Texts of the first problems of the setup's first benchmark."""
+    benchmark, run = next(iter(of.setup.evaluation.benchmarks.items()))
+    problems = load_benchmark(benchmark, of.experiment.data_dir, run)[:count]
+    return [problem.text for problem in problems]
+
+
+# --- answers that end ---
+#
+# Student and teacher stop with different ids, which a setup names. With a wrong one the teacher
+# never stops in the eyes of the sweep: its targets teach the student to go on, and responses grow
+# until all are cut (ms-swift, issue 9526). A student whose id is missing is cut from the first step
+# on. Losses stay finite meanwhile.
+
+
+def endings(of: CheckedSetup) -> Found:
+    """Check how many answers end with the pair's stop tokens.
+
+    UserError if too few do: of the teacher fewer than the bound, of the student none. Random
+    weights, and models that cannot be tried here, say nothing. The process may hold some of a GPU's
+    memory afterwards.
+    """
+    setup = of.setup
+    recipe = setup.teacher.recipe
+    if recipe is not None and recipe.is_embedded and not recipe.updates:
+        return Found("skipped", "not tried: the teacher's weights are random")
+    untried = _why_untried(of, on_gpu=True)
+    if untried is not None:
+        return untried
+    from orchestrator.data.prompts import render
+
+    tokenizer = of.tokenizer("teacher")
+    prompts = [render(text, setup.prompt, tokenizer) for text in _problems(of, SAMPLED)]
+    job = _job(of)
+    ended = share_that_ends(job, prompts, "teacher")
+    limit = _limit(setup)
+    if ended < LEAST_SHARE:
+        raise UserError(
+            f"{of.name}.teacher.eos: {setup.teacher.eos}: expected the id with which the teacher "
+            f"stops: {ended:.0%} of its answers end within {limit:,} tokens, at least "
+            f"{LEAST_SHARE:.0%} should"
+        )
+    words = f"{ended:.0%} of the teacher's answers end within {limit:,} tokens"
+    if setup.student.recipe is not None and not setup.student.recipe.updates:
+        return Found("ok", words)
+    ended = share_that_ends(job, prompts, "student")
+    if not ended:  # a weak student may ramble, but not always
+        raise UserError(
+            f"{of.name}.student.eos: {setup.student.eos}: expected the ids with which the student "
+            f"stops: none of its {len(prompts)} answers ends within {limit:,} tokens"
+        )
+    return Found("ok", f"{words}, {ended:.0%} of the untrained student's")
+
+
+def share_that_ends(job: Job, prompts: Sequence[tuple[int, ...]], owner: Owner) -> float:
+    """Share of a model's samples at T = 1, one for each prompt, that end before the limit."""
+    from orchestrator.engines.torch.engine import TorchEngine
+    from orchestrator.policy.randomness import Purpose, SequenceKey
+    from orchestrator.policy.spec import Student
+    from orchestrator.rollouts import Request
+
+    requests: list[Request] = []
+    for index, ids in enumerate(prompts):
+        requests.append(Request(ids, SequenceKey(Purpose.CONTINUATION, 0, 0, index, 0)))
+    engine = TorchEngine(job)
+    answering = engine.sampler(owner)
+    answering.start(teacher=False)
+    cut = 0
+    for part in answering.sample(requests, Student(), Limits(_limit(job.setup))):
+        cut += int(part.truncated_B.sum())
+    engine.close()
+    return 1 - cut / len(requests)
+
+
+def _limit(setup: Setup) -> int:
+    return min(setup.training.max_response_tokens, LONGEST)
