@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import errno
+import itertools
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import yaml
 
 from orchestrator.cli import main
 from orchestrator.commands import listing
-from orchestrator.commands.config_reference import resolved
+from orchestrator.commands.config_reference import ANY, all_keys
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
 from tests.fake_runs import QUICKSTART
@@ -77,11 +79,6 @@ UNKNOWN = [
     ("training.stepz=3", "training.stepz: unknown", "did you mean steps?"),
     ("evaluation.benchmarks.math50.n=3", "evaluation.benchmarks.math50: unknown", "math500?"),
     ("methods.trust_regoin.K=1", "methods.trust_regoin: unknown", "did you mean trust_region?"),
-    (
-        "methods.skd.placement.modes=inline",
-        "methods.skd.placement.modes: unknown",
-        "did you mean mode?",
-    ),
     ("setups=[arithmetik]", "setups: 'arithmetik'", "did you mean arithmetic?"),
     ("lr=1e-4", "lr: unknown key, did you mean training.optimizer.lr?"),
 ]
@@ -91,73 +88,46 @@ WRONG_TYPES = [
     ("training=5", "training: 5"),
     ("methods=[vanilla,skd]", "methods: ['vanilla', 'skd']", "{vanilla: {}, skd: {K:"),
     ("methods.vanilla.placement=3", "methods.vanilla.placement: 3", "inline, colocated, split"),
-    ("setups=arithmetic", "setups: 'arithmetic'", "[arithmetic]"),
     ("seeds=5", "seeds: 5", "[0, 1, 2, 3, 4]"),
     ("seeds=[1.0]", "seeds[0]: 1.0"),
 ]
 OUT_OF_RANGE = [
     ("methods.fixed_epsilon.epsilon=-0.1", "methods.fixed_epsilon.epsilon: -0.1", "≥ 0"),
-    ("methods.fixed_epsilon.epsilon=[0.1,0.1]", "methods.fixed_epsilon.epsilon: [0.1, 0.1]"),
     ("methods.trust_region.epsilon0=[0.1,-1]", "methods.trust_region.epsilon0: -1"),
     ("methods.trust_region.epsilon0=null", "methods.trust_region.epsilon0: missing"),
-    ("methods.temperature_warmup.tau0=0", "methods.temperature_warmup.tau0: 0", "> 0"),
     ("methods.veto.beta_start=1", "methods.veto.beta_start: 1", "≥ 0 and < 1"),
     ("methods.skd.tau_T=0", "methods.skd.tau_T: 0", "> 0"),
     ("methods.skd.K=48", "methods.skd.K: 48", "47"),
     ("training.top_k=48", "training.top_k: 48", "47"),
     ("training.steps=10000000", "training.steps: 10000000", "≤ 1,000,000"),
-    ("training.optimizer.lr=0", "training.optimizer.lr: 0", "> 0"),
-    ("training.optimizer.decay=cosine", "training.optimizer.decay: 'cosine'", "constant, linear"),
-    ("training.optimizer.beta2=1", "training.optimizer.beta2: 1", "< 1"),
     ("training.objective=tial", "training.objective: 'tial'", "did you mean tail?"),
-    ("evaluation.temperature=0", "evaluation.temperature: 0", "> 0"),
     ("evaluation.error=0", "evaluation.error: 0", "> 0 and < 1"),
-    (
-        "evaluation.benchmarks.arithmetic_short.n=0",
-        "evaluation.benchmarks.arithmetic_short.n: 0",
-        "≥ 1",
-    ),
-    (
-        "evaluation.benchmarks.arithmetic_long.limit=0",
-        "evaluation.benchmarks.arithmetic_long.limit: 0",
-        "≥ 1",
-    ),
+    ("evaluation.benchmarks.arithmetic_short.n=0", "evaluation.benchmarks.arithmetic_short.n: 0"),
     ("seeds=[]", "seeds: []"),
     ("seeds=[0,1,0]", "seeds: [0, 1, 0]"),
-    ("methods.veto.seeds=3", "methods.veto.seeds: 3", "[0, 1, 2]"),
-    ("methods.veto.seeds=[2,2]", "methods.veto.seeds: [2, 2]"),
     ("setups=[]", "setups: []", "arithmetic"),
-    ("setups=[arithmetic,arithmetic]", "setups: ['arithmetic', 'arithmetic']"),
     ("runtime.placement.gpus=1.5", "runtime.placement.gpus: 1.5"),
-    ("runtime.placement.gpus=2", "engine.sampler: 'torch'", "sglang"),
     ("runtime.placement.role_gpus.teacher=2", "runtime.placement.role_gpus: {", "split"),
-    ("runtime.placement.role_gpus.teacher=0", "runtime.placement.role_gpus.teacher: 0", "≥ 1"),
-    ("runtime.placement.mode=inlin", "runtime.placement.mode: 'inlin'", "did you mean inline?"),
-    ("runtime.placement.cpus=0", "runtime.placement.cpus: 0", "> 0"),
     ("runtime.keep=none", "runtime.keep: 'none'", "best, all"),
-    ("runtime.draft_length=0", "runtime.draft_length: 0", "≥ 1"),
     ("engine.sampler=sglang runtime.draft_length=17", "runtime.draft_length: 17", "≤ 16"),
-    ("runtime.checkpointing=auto", "runtime.checkpointing: 'auto'", "true or false"),
     ("runtime.resident=true", "runtime.resident: True", "null or false where torch samples"),
-    ("engine.dtype=float16", "engine.dtype: 'float16'", "float32, bfloat16"),
+]
+CONTRADICTIONS = [
+    ("methods.sft_warmup.K=7", "methods.sft_warmup.K: 7", "training.sft.checkpoints [15]"),
+    ("training.sft.checkpoints=[99]", "training.sft.checkpoints: [99]"),
+    ("training.objective=tail", "training.objective (with method veto): 'tail'"),
+    ("runtime.placement.gpus=2", "engine.sampler: 'torch'", "sglang"),
     (
         "engine.dtype=float32 engine.head_dtype=bfloat16",
         "engine.head_dtype: 'bfloat16'",
         "float32, as in engine.dtype",
     ),
 ]
-CONTRADICTIONS = [
-    ("methods.sft_warmup.K=7", "methods.sft_warmup.K: 7", "training.sft.checkpoints [15]"),
-    ("training.sft.checkpoints=[99]", "training.sft.checkpoints: [99]"),
-    ("training.objective=tail", "training.objective (with method veto): 'tail'"),
-]
 NO_OVERRIDES = [
     ("training.steps", "override: 'training.steps'"),
-    ("=3", "override: '=3'"),
     ("training.steps=[1", "override: 'training.steps=[1'"),
     ("training.steps=${nowhere}", "override: 'training.steps=${nowhere}'"),
     ("training.steps=10 training.steps=20", "training.steps: given twice"),
-    ("seeds=[0, 1]", "override: 'seeds=[0,'"),
     ("--gpus 8.5", "--gpus: '8.5'"),
     ("--seeds 3", "--seeds: unknown", "seeds=[0,1,2]"),
     ("--training.steps=3", "--training.steps: unknown", "training.steps=3"),
@@ -174,17 +144,6 @@ NO_OVERRIDES = [
 def test_differences_from_an_experiment(row: tuple[str, ...], capsys: Capture) -> None:
     words, *named = row
     assert_names(complaint(capsys, "plan", QUICKSTART, *words.split()), *named)
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("name=&x [*x]", "override: 'name=&x [*x]'"),
-        ("name=My Sweep", "name: 'My Sweep'"),
-    ],
-)
-def test_overrides_with_blanks(override: str, named: str, capsys: Capture) -> None:
-    assert_names(complaint(capsys, "plan", QUICKSTART, override), named)
 
 
 @pytest.mark.parametrize(
@@ -236,19 +195,13 @@ def test_values_at_a_limit_are_taken() -> None:
         ("submt", "COMMAND: 'submt'", "did you mean submit?"),
         ("submit", "EXP.yaml is missing", "trb submit", "EXP.yaml [key=value ...]"),
         ("plan quickstrat.yaml", "quickstrat.yaml: no such file", "did you mean quickstart?"),
-        ("plan quikstart", "quikstart: no such file", "paper, ", "did you mean quickstart?"),
-        ("plan nope.yaml", "nope.yaml: no such file", "quickstart"),
-        ("probe", "no PROBE given", "continuation"),
         ("probe contination", "PROBE: 'contination'", "did you mean continuation?"),
         ("table", "table: ", "EXP.yaml", "--results FILE.csv"),
-        ("table quickstart --results r.csv", "table: ", "EXP.yaml", "--results FILE.csv"),
         ("table --results r.csv", "r.csv: ", "method,setup,benchmark,pass_at_1"),
         ("table x.yaml --format html", "--format: 'html'", "md, tex, csv, json"),
         ("list experimants", "list: 'experimants'", "did you mean experiments?"),
         ("grade a b", "argument: 'b'", "trb grade"),
-        ("grade", "FILE.jsonl is missing", "trb grade"),
         ("grade gone.jsonl", "gone.jsonl: "),
-        ("grade .", ".: "),
     ],
     ids=lambda row: row[0],
 )
@@ -272,10 +225,10 @@ def test_figures_of_nothing_and_into_a_file(capsys: Capture) -> None:
     assert_names(complaint(capsys, "figures", QUICKSTART, "--out", "file"), "--out: 'file'")
 
 
-@pytest.mark.parametrize("command", ["status", "table", "submit"])
-def test_a_file_instead_of_the_runs_folder(command: str, capsys: Capture) -> None:
+def test_a_file_instead_of_the_runs_folder(capsys: Capture) -> None:
     Path("file").touch()
-    assert_names(complaint(capsys, command, QUICKSTART, "--runs", "file"), "--runs: 'file'")
+    for command in ("status", "submit"):
+        assert_names(complaint(capsys, command, QUICKSTART, "--runs", "file"), "--runs: 'file'")
 
 
 # --- experiment files ---
@@ -287,19 +240,11 @@ def test_a_file_instead_of_the_runs_folder(command: str, capsys: Capture) -> Non
         ("", "setups: "),
         ("setups: [1\n", "broken.yaml line 2"),
         ("setups: [arithmetic]\nname: a\nname: b\n", "broken.yaml line 3"),
-        ("setups: [arithmetic]\nmethods: {vanilla: {}, vanilla: {}}\n", "broken.yaml line 2"),
-        ("\tsetups: []\n", "broken.yaml line 1"),
         ("- arithmetic\n", "broken.yaml: "),
-        ("setups: [arithmetic]\nname: ${nowhere}\n", "broken.yaml: "),
+        ("setups: [arithmetic]\nname: My Sweep\nmethods: {vanilla: {}}\n", "name: 'My Sweep'"),
         ("setups: [arithmetic]\n", "methods: {}"),
-        ("setups: [null]\nmethods: {vanilla: {}}\n", "setups[0]: no value"),
         ("setups: {sums: null}\nmethods: {vanilla: {}}\n", "setups.sums: no value"),
-        ("setups: [arithmetic]\nmethods: {1: {}}\n", "methods.1: unknown"),
         ("setups: [arithmetic]\nmethods: {vanilla: {1: 2}}\n", "methods.vanilla.1: unknown"),
-        (
-            "setups: [arithmetic]\nmethods: {vanilla: {placement: {1: 2}}}\n",
-            "methods.vanilla.placement.1: unknown",
-        ),
         (
             "setups: [arithmetic]\nmethods: {trust_region: {epsilon0: 0.1, K: 5}, TRB: null}\n",
             "methods.TRB: another name of trust_region",
@@ -326,9 +271,6 @@ def test_a_method_is_known_by_its_label_in_files_and_overrides(tmp_path: Path) -
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"methods": methods}))
     experiment = load_experiment(path, ["methods.trb.K=3"])
     assert experiment.methods == {"vanilla": {}, "trust_region": {"epsilon0": [0.05], "K": [3]}}
-    origins = {key: place for key, _, place in resolved(path, ["methods.trb.K=3"])}
-    assert origins["methods.trust_region.K"] == "override"
-    assert origins["methods.trust_region.epsilon0"] == "sweep.yaml"
 
 
 # --- setups ---
@@ -359,33 +301,15 @@ def recipe(eos: int = 45, shape: dict[str, Any] | None = None, **changes: Any) -
     ("part", "content", "named"),
     [
         ("trainin", {}, (f"{TINY}: trainin: unknown", "did you mean training?")),
-        (
-            "training",
-            {"optimizer": {"lrr": 1}},
-            (f"{TINY}: training.optimizer.lrr: unknown", "mean lr?"),
-        ),
+        ("training", {"optimizer": {"lrr": 1}}, (f"{TINY}: training.optimizer.lrr: unknown",)),
         ("training", {"top_k": 0}, (f"{TINY}: training.top_k: 0",)),
-        (
-            "student",
-            recipe(updatez=1),
-            (f"{TINY}: student.recipe.updatez: unknown", "mean updates?"),
-        ),
         ("student", recipe(updates="many"), (f"{TINY}: student.recipe.updates: 'many'",)),
-        ("student", recipe(wrong_step=1.5), (f"{TINY}: student.recipe.wrong_step: 1.5",)),
-        (
-            "student",
-            recipe(updates=1, dtype="bfloat16"),
-            ("tiny.student.recipe.dtype: 'bfloat16'",),
-        ),
         ("student", recipe(eos=47), ("tiny.student.eos: 47", "46")),
-        ("student", {"eos": 45, "shape": TINY_SHAPE}, ("tiny.student: ", "path", "recipe")),
         ("student", model(recipe={}), ("tiny.student: ", "path", "recipe")),
         ("student", recipe(shape={"layers": 0}), (f"{TINY}: student.shape.layers: 0", "≥ 1")),
         ("teacher", model(revision="main"), ("tiny.teacher.revision: 'main'",)),
-        ("tokenizer", "words", (f"{TINY}: tokenizer: 'words'", "characters, bytes")),
         ("vocabulary", {"size": 56, "valid": 57}, ("tiny.vocabulary.valid: 57", "56")),
         ("data", {"source": "json"}, (f"{TINY}: data.source: 'json'", "did you mean jsonl?")),
-        ("prompt", {"kind": "chatty"}, (f"{TINY}: prompt.kind: 'chatty'", "did you mean chat?")),
     ],
 )
 def test_mistakes_in_a_setup(
@@ -428,29 +352,17 @@ def test_models_that_are_not_as_declared(tmp_path: Path, capsys: Capture) -> Non
     assert_names(vocabularies, "tiny.teacher", "40", "56")
 
 
-@pytest.mark.parametrize("config", ["{", "[1]"])
-def test_a_broken_model_config(config: str, tmp_path: Path, capsys: Capture) -> None:
-    line = refused(capsys, write_sweep(tmp_path, student=write_model(tmp_path / "model", config)))
-    assert_names(line, "tiny.student", tmp_path / "model" / "config.json")
-
-
 def test_no_data_file_and_no_network(tmp_path: Path, capsys: Capture) -> None:
     line = refused(capsys, write_sweep(tmp_path, evaluation=AMC))
     assert_names(line, f"{NO_MIRROR}/QwenLM", "`trb data fetch FOLDER`", "data_dir=FOLDER")
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("from_environment", [False, True])
-def test_no_such_data_file(
-    from_environment: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    overrides = () if from_environment else (f"data_dir={tmp_path / 'nowhere'}",)
-    folder = tmp_path / ("nowhere" if from_environment else "elsewhere")
-    monkeypatch.setenv("TRB_DATA_DIR", str(folder))
+def test_no_such_data_file(tmp_path: Path, capsys: Capture) -> None:
     # No source of this file is known.
     data = {"source": "jsonl", "files": [{"file": "own.jsonl", "sha256": SHA}]}
-    line = refused(capsys, write_sweep(tmp_path, data=data), *overrides)
-    assert_names(line, tmp_path / "nowhere" / "own.jsonl")
+    sweep, folder = write_sweep(tmp_path, data=data), tmp_path / "nowhere"
+    assert_names(refused(capsys, sweep, f"data_dir={folder}"), folder / "own.jsonl")
 
 
 CONTENTS = [
@@ -485,14 +397,6 @@ def test_an_altered_training_file(
     assert_names(line, tmp_path / "train.jsonl", word)
 
 
-@pytest.mark.parametrize(
-    ("source", "key"), [("jsonl", "data.files"), ("openthoughts", "data.path")]
-)
-def test_no_training_data_named(source: str, key: str, tmp_path: Path, capsys: Capture) -> None:
-    line = refused(capsys, write_sweep(tmp_path, data={"source": source}, student=model()))
-    assert_names(line, "", key)
-
-
 # --- other commands ---
 
 
@@ -503,7 +407,6 @@ def test_no_training_data_named(source: str, key: str, tmp_path: Path, capsys: C
         ('["1", "1"]\n', " line 1: str"),
         ('{"gold": "1"}\n', " line 1: ['gold']"),
         ('{"gold": "1", "generation": 1}\n', " line 1: generation: 1"),
-        ('{"gold": [1], "generation": "1"}\n', " line 1: gold: [1]"),
     ],
 )
 def test_grading_broken_rows(content: str, named: str, capsys: Capture) -> None:
@@ -511,22 +414,19 @@ def test_grading_broken_rows(content: str, named: str, capsys: Capture) -> None:
     assert_names(complaint(capsys, "grade", "rows.jsonl"), f"rows.jsonl{named}")
 
 
-@pytest.mark.parametrize("out", ["nowhere/rows.jsonl", "folder"])
-def test_grading_into_nowhere(out: str, capsys: Capture) -> None:
+def test_grading_into_a_folder(capsys: Capture) -> None:
     Path("folder").mkdir()
     Path("rows.jsonl").write_text('{"gold": "1", "generation": "\\\\boxed{1}"}\n')
-    assert_names(complaint(capsys, "grade", "rows.jsonl", "--out", out), f"--out: {out!r}")
+    line = complaint(capsys, "grade", "rows.jsonl", "--out", "folder")
+    assert_names(line, "--out: 'folder'")
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         ("--benchmarks arithmetic_short:x", ("--benchmarks: 'arithmetic_short:x'",)),
-        ("--benchmarks arithmetic_short:²", ("--benchmarks: 'arithmetic_short:²'",)),
         ("--benchmarks arithmetic_short,arithmetic_short", ("--benchmarks: 'arithmetic_short,",)),
-        ("--benchmarks ,", ("--benchmarks: ''",)),
         ("--benchmarks amc23:4", ("data/eval/amc23.jsonl: ", "`trb data fetch data`")),
-        ("--benchmarks arithmetic_short:0", ("", "arithmetic_short.n: 0", "≥ 1")),
         ("--benchmarks aritmetic_short:4", ("", "aritmetic_short: unknown", "arithmetic_short?")),
         ("--limit 0", ("", "limit: 0", "≥ 1")),
         ("--seed -1", ("--seed: '-1'", "≥ 0")),
@@ -549,11 +449,15 @@ def test_evaluating_a_run_instead_of_a_checkpoint(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT]
+    ("number", "name"),
+    [
+        (errno.EACCES, "folder/.lock"),
+        (errno.ENOSPC, "folder/.table.md.tmp"),
+        (errno.EROFS, "folder"),
+    ],
 )
-@pytest.mark.parametrize("name", ["folder/.lock", "folder/.table.md.tmp", "folder"])
 def test_a_folder_that_takes_no_files(
-    number: int, name: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    number: int, name: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> int:
         raise OSError(number, os.strerror(number), name)
@@ -574,19 +478,81 @@ def test_an_error_of_reading_names_the_file(
     assert complaint(capsys, "list", "methods") == "trb: a/b.json: No such file or directory\n"
 
 
-def refused_process(*arguments: str | Path) -> str:
-    done = trb(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("trb: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
-
-
 def test_processes_refuse(tmp_path: Path) -> None:
     assert "TRB_DATA_DIR" not in environment()
-    runs = ("--runs", tmp_path / "runs")
-    assert_names(refused_process("plan", QUICKSTART, "training.stepz=3"), "training.stepz: unknown")
-    line = refused_process("submit", write_sweep(tmp_path, evaluation=AMC), *runs)
-    assert_names(line, "", "`trb data fetch FOLDER`")
-    options = ("--setup", "arithmetic", "--benchmarks", "arithmetic_short:1", "--limit", "1")
-    assert_names(refused_process("eval", tmp_path, *options, *runs), tmp_path)
+    done = trb("submit", write_sweep(tmp_path, evaluation=AMC), "--runs", tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert_names(done.stderr, "", "`trb data fetch FOLDER`")
+    assert done.stderr.count("\n") == 1
+
+
+# --- generated: whatever is typed or lies in a file, a command ends with 0, or with 2 and a line ---
+
+VALUES = ("", "x", "-1", "0", "1.5", str(10**19), ".nan", "null", "true", "[]", "{a: {b: c}}")
+TYPED = """
+NOTHING / - / -- / plan NOTHING / plan LONG / plan EXP --runs LONG / plan EXP -x / plan EXP LONG / plan EXP ===
+plan EXP EXP / table --results EXP / status EXP --runs EXP / figures EXP --out EXP / report EXP --out . / grade .
+config LONG / config --frob / eval m / eval . --setup LONG --benchmarks x / regrade / plan EXP name=NOT_UTF8
+eval m --setup ../../etc/passwd --benchmarks arithmetic_short / table EXP --compare LONG / doctor nope.yaml
+"""
+WORDS = {"EXP": "sweep.yaml", "LONG": "x" * 5000, "NOTHING": "", "NOT_UTF8": "\udcff"}
+
+
+def ends_well(capsys: Capture, *arguments: str) -> None:
+    """Code 0, or 2 with one short line; nothing new in the folder."""
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    assert ended.value.code in (0, 2), err
+    assert "Traceback" not in out + err
+    if ended.value.code == 2:
+        assert (out, err[:5], err.count("\n"), len(err) <= 400) == ("", "trb: ", 1, True), err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_anything_may_be_typed(tmp_path: Path, capsys: Capture) -> None:
+    write_sweep(tmp_path)
+    for line in filter(None, TYPED.replace("\n", " / ").split(" / ")):
+        for placeholder, text in WORDS.items():
+            line = line.replace(placeholder, text)
+        ends_well(capsys, *line.split(" "))
+
+
+def test_any_key_may_have_any_value(tmp_path: Path, capsys: Capture) -> None:
+    """Each key of an experiment with one of the values, in turn."""
+    write_sweep(tmp_path)
+    values = itertools.cycle(VALUES)
+    for key in all_keys():
+        if not key.name.startswith("(setup)"):
+            any_name = "arithmetic_short" if "benchmarks" in key.name else "vanilla"
+            name = key.name.replace(ANY, any_name)
+            ends_well(capsys, "plan", "sweep.yaml", f"{name}={next(values)}")
+
+
+@pytest.mark.parametrize("part", [part for part, v in TINY_SETUP.items() if isinstance(v, dict)])
+def test_any_key_of_a_setup_may_have_any_value(part: str, tmp_path: Path, capsys: Capture) -> None:
+    for key in TINY_SETUP[part]:
+        for value in (None, -1, {"a": 1}):
+            write_sweep(tmp_path, **{part: TINY_SETUP[part] | {key: value}})
+            ends_well(capsys, "plan", "sweep.yaml")
+
+
+def test_a_file_may_be_broken_anywhere(tmp_path: Path, capsys: Capture) -> None:
+    """A character changed, the rest cut off, or a line twice."""
+    good, chance = write_sweep(tmp_path).read_text(), random.Random(0)
+    texts = [f"{good}{line}\n" for line in good.splitlines()]
+    for _ in range(5):
+        place = chance.randrange(len(good))
+        texts += [
+            good[:place] + chance.choice("\0\t{}[]:,&*!|>\n😀") + good[place + 1 :],
+            good[:place],
+        ]
+    texts += [
+        "name: " + "[" * 5000 + "]" * 5000,
+        "name: &x [1, *x]\n",
+        "setups: !!python/name:os ''\n",
+    ]
+    for text in texts:
+        Path("sweep.yaml").write_text(text)
+        ends_well(capsys, "plan", "sweep.yaml")

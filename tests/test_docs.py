@@ -9,8 +9,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -42,8 +40,8 @@ from orchestrator.tracking.tracker import Mirror
 from tests.experiment.test_local_files import write_model
 from tests.fake_runs import SAMPLES, record, write_evaluation, write_run
 from tests.policy import test_laws
-from tests.sweeps import ROOT, environment, write_experiment
-from tests.without_ray import made_here
+from tests.sweeps import ROOT, write_experiment
+from tests.without_ray import run_without_ray
 
 DOCS = ROOT / "docs"
 KINDS = ("method", "setup", "benchmark", "grader", "tracker")
@@ -88,16 +86,16 @@ def mentioned(page: Path) -> Iterator[list[str]]:
     yield from (words.split() for words in re.findall(r"`trb\s+([a-z][^`]*)`", text))
 
 
-COMMANDS = [(page, line) for page in PAGES for line in commands(page)]
-
-
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """The folder in which a reader tries the examples, with models where the setup of the page has
     them.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # One cache for all: the models of the page are tried once, in a process of their own.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # as the page of graders has it
     monkeypatch.syspath_prepend(tmp_path)
@@ -343,125 +341,45 @@ def test_the_example_of_a_tracker_shows_units_and_results(here: Path) -> None:
     assert list(shown.values()) == ["{'Method': 'Vanilla', 'Avg': 37.5}\n"]
 
 
-def write_program(folder: Path) -> None:
-    """A copy of the program with the edits of the method page and no others."""
-    for package in ("orchestrator", "analysis"):
-        shutil.copytree(
-            ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    shutil.copytree(ROOT / "experiments" / "models", folder / "experiments" / "models")
-    first, last = "from __future__ import annotations\n", "}\nREFERENCE = "
-    for file, lines in examples(METHOD, "import").items():
-        if not file.startswith("tests/"):
-            replace_once(folder / file, first, f"{first}\n{lines}")
-    replace_once(
-        folder / "orchestrator/experiment/methods.py",
-        last,
-        examples(METHOD, "row")["METHODS"] + last,
-    )
-    for file, lines in examples(METHOD, "append").items():
-        if not file.startswith("tests/"):
-            (folder / file).write_text(
-                f"{(folder / file).read_text('utf-8')}\n\n{lines}", encoding="utf-8"
-            )
-
-
-def replace_once(file: Path, old: str, new: str) -> None:
-    """Write `new` over the only place of `old` in a file."""
-    text = file.read_text("utf-8")
-    assert text.count(old) == 1, file
-    file.write_text(text.replace(old, new), encoding="utf-8")
-
-
-# Commands one after the other in one process, which imports everything once: argv[1] is a JSON list
-# of them, and what each of them printed is printed as such a list.
-COMMANDS_IN_TURN = """
-import contextlib, io, json, sys
-from orchestrator import cli
-printed = []
-for words in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        try:
-            cli.main(words)
-        except SystemExit as ended:
-            if ended.code:
-                sys.exit(f"{words}: exit {ended.code}")
-    printed.append(out.getvalue())
-print(json.dumps(printed))
-"""
-
-
-@pytest.mark.ray
-@pytest.mark.xdist_group("docs")
 def test_the_example_of_a_method_needs_no_other_edit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    added_method: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its row and its law alone: plan, submit, status, table, figures and W&B's panels show it."""
-    program = tmp_path / "program"
-    write_program(program)
-    monkeypatch.setenv(
-        "PYTHONPATH", str(program)
-    )  # of Ray's workers; the command itself finds its working directory
+    """Its row and its law alone: training, status, table, figures and W&B's panels show it."""
     rows = {"vanilla": {}, "teacher_nucleus": {"mass": [0.8, 0.99], "K": 2}}
     keys = {"training": {"steps": 4, "checkpoint_every": 4}, "evaluation": {"rescore": False}}
-    files = [str(write_experiment(tmp_path, rows, **keys)), "--runs", str(tmp_path / "runs")]
-    same_models = load_experiment(write_experiment(tmp_path / "other", {"vanilla": {}}), [])
-    made_here(same_models, tmp_path / "runs")  # by a process that has imported torch
-    commands = [
-        ["plan", *files, "--json"],
-        ["submit", *files],
-        ["status", *files, "--json"],
-        ["table", *files, "--format", "json"],
-        ["figures", *files, "--out", str(tmp_path / "figures")],
-        ["dashboard", *files, "--dry-run"],
-    ]
-    started = [sys.executable, "-c", COMMANDS_IN_TURN, json.dumps(commands)]
-    done = subprocess.run(
-        started, cwd=program, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    plan, _, status, table, _, panels = json.loads(done.stdout)
-
-    assert trials(plan) == {"vanilla": 1, "teacher_nucleus": 2}
-    units = json.loads(status)["units"]
+    path, runs = write_experiment(tmp_path, rows, **keys), tmp_path / "runs"
+    run_without_ray(path, runs)
+    files = [str(path), "--runs", str(runs)]
+    units = json.loads(shown(capsys, "status", *files, "--json"))["units"]
     assert {unit["state"] for unit in units} == {"done"}
     [strong] = [unit["id"] for unit in units if unit["label"] == "Nucleus mass=0.99 K=2"]
-    logged = [set(row) - {"step"} for row in RunReader(tmp_path / "runs", strong).metrics()]
+    logged = [set(row) - {"step"} for row in RunReader(runs, strong).metrics()]
     assert logged == [columns_of_step(step < 2, ("behavior_kl",)) for step in range(4)]
-    assert [row["method"] for row in json.loads(table)["rows"]] == [
-        "vanilla",
-        "teacher_nucleus",
-        "base",
-    ]
+    table = json.loads(shown(capsys, "table", *files, "--format", "json"))
+    assert [row["method"] for row in table["rows"]] == ["vanilla", "teacher_nucleus", "base"]
+    shown(capsys, "figures", *files, "--out", str(tmp_path / "figures"))
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
-    assert drawn == {
-        "trajectories-tiny",
-        "cost-tiny",
-        "entropy-tiny",
-        "sweep-tiny",
-        "diagnostics-tiny",
-    }
+    assert {"sweep-tiny", "diagnostics-tiny"} <= drawn
+    panels = shown(capsys, "dashboard", *files, "--dry-run")
     assert '"train/behavior_kl"' in panels
     assert '"train/beta"' not in panels
 
 
-@pytest.mark.parametrize(
-    ("page", "line"), COMMANDS, ids=lambda value: getattr(value, "stem", value)
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_the_pages(
     page: Path,
-    line: str,
     here: Path,
     added_method: dict[str, Any],
     finished: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In a clone with a finished quickstart, whose rates and results every command meets."""
-    words = ["runs" if word == "/shared/runs" else word for word in shlex.split(line)[1:]]
-    cli.parse(cli.trb_parser(), words)
-    if words[0] in RUN_HERE:
-        shutil.copytree(finished, here / "runs")
-        assert shown(capsys, *words)
+    shutil.copytree(finished, here / "runs")
+    for line in dict.fromkeys(commands(page)):
+        words = ["runs" if word == "/shared/runs" else word for word in shlex.split(line)[1:]]
+        cli.parse(cli.trb_parser(), words)
+        if words[0] in RUN_HERE:
+            assert shown(capsys, *words), line
 
 
 def test_commands_in_sentences_are_commands() -> None:
@@ -476,33 +394,18 @@ def test_commands_in_sentences_are_commands() -> None:
     assert wrong == []
 
 
-def test_the_quickstart_beside_the_pages_is_finished(
-    here: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(finished, here / "runs")
-    assert "13 of 13 units done: nothing to run." in shown(capsys, "plan", "quickstart")
-    assert "13 of 13 done" in shown(capsys, "status", "runs/results/quickstart")
-
-
 def test_every_page_has_files_and_commands() -> None:
-    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} > {
-        README,
-        FIRST_HOUR,
-        OUT_OF_DOMAIN,
-        *EXTENDING,
-    }
-    assert all(examples(page, "file") for page in (OUT_OF_DOMAIN, *EXTENDING))
+    for page in (OUT_OF_DOMAIN, *EXTENDING):
+        assert examples(page, "file")
+        assert any(line.split()[1] in RUN_HERE for line in commands(page))
 
 
-# --- form ---
+# --- links ---
 
 
 def test_the_index_has_every_page() -> None:
     linked = set(re.findall(r"\]\(([^)#]+)\)", (DOCS / "README.md").read_text("utf-8")))
     assert {page.name for page in DOCS.glob("*.md")} - linked == {"README.md"}
-
-
-# --- links ---
 
 
 def test_links_lead_to_files() -> None:

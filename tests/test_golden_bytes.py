@@ -5,10 +5,6 @@ none of them.
 each kind of file in a run directory, of the table in its forms, and of each document, whose keys it
 lists. Sentences, such as the notes and the verdict below a table, may be reworded. `python -m
 tests.test_golden_bytes` writes it anew.
-
-`python -m tests.test_golden_bytes FILE` trains a tiny sweep and writes the sha256 of all its files
-and documents to FILE. These differ from machine to machine and are never committed: make one before
-a change of the layout and one after it, and compare.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import contextlib
 import hashlib
 import io
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,17 +23,9 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.commands import plan
 from tests import fake_runs
-from tests.sweeps import contents, run_sweep, trb
+from tests.sweeps import contents
 
 GOLDEN = Path(__file__).with_name("golden_bytes.json")
-METHODS = {
-    "vanilla": {},
-    "trust_region": {"epsilon0": [0.05], "K": [5]},
-    "veto": {"beta_start": [0.4]},
-    "skd": {"K": [5], "tau_T": [0.6], "placement": "split"},
-    "sft_warmup": {"K": [4]},
-}
-
 PROSE = {"advice", "caption", "notes", "verdict"}  # keys of a document whose values are sentences
 
 
@@ -73,20 +60,6 @@ def made_up(folder: Path) -> dict[str, Any]:
         values = json.dumps(document, sort_keys=True)
         pinned[name] = {"sha256": digest(values), "keys": sorted(set(keys_of(document)))}
     return pinned
-
-
-def trained(folder: Path) -> dict[str, str]:
-    """Name → sha256 of a sweep that is trained here, with figures and split roles."""
-    sweep = run_sweep(folder, METHODS)
-    figures = folder / "figures"
-    drawn = trb("figures", sweep.experiment, "--runs", sweep.runs, "--out", figures)
-    assert drawn.returncode == 0
-    written = contents(sweep.runs)
-    for name, text in outputs(folder, [str(sweep.experiment)]).items():
-        written[name] = digest(text)
-    for file in sorted(figures.iterdir()):
-        written[f"figures/{file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
-    return written
 
 
 def outputs(folder: Path, experiment: list[str]) -> dict[str, str]:
@@ -137,7 +110,5 @@ def test_outputs_over_made_up_runs_are_pinned(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        found = trained(Path(scratch)) if sys.argv[1:] else made_up(Path(scratch))
-    Path(sys.argv[1] if sys.argv[1:] else GOLDEN).write_text(
-        json.dumps(found, indent=1) + "\n", encoding="utf-8"
-    )
+        text = json.dumps(made_up(Path(scratch)), indent=1)
+    GOLDEN.write_text(f"{text}\n", encoding="utf-8")

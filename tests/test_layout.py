@@ -11,30 +11,29 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from orchestrator.experiment.methods import METHODS
 from tests.sweeps import ROOT, environment
 
+
+def names(text: str) -> set[str]:
+    return set(text.split())
+
+
 PACKAGES = ("orchestrator", "analysis")
-FOR_ANALYSIS = {
-    "config",
-    "errors",
-    "data",
-    "experiment",
-    "records",
-    "selection",
-    "monitor",
-    "sheet",
+FILES_AT_MOST = 382  # of the product: a file has two readers or 120 lines
+LINES_AT_MOST = 600  # of a file, which is read whole
+LONGER = {  # files with one purpose that take more
+    "orchestrator.config",
+    "orchestrator.engines.budget",
+    "orchestrator.experiment.methods",
 }
+FOR_ANALYSIS = names("config errors data experiment records selection monitor sheet")
 USING_ANALYSIS = {"orchestrator.commands", "orchestrator.view", "orchestrator.cli"}
-USING_ENGINES = {
-    "workers",
-    "checks",
-    "trial",
-}  # the engines' own folders, not their catalog
+# These import the engines' own folders; all others know their catalog alone.
+USING_ENGINES = {"workers", "checks", "trial"}
 CONFINED = {
     "wandb": {"orchestrator.tracking.wandb_tracker", "orchestrator.tracking.dashboard"},
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
@@ -50,48 +49,26 @@ CONFINED = {
 }
 # The palette of the paper's methods, and which of them a figure shows.
 NAMING_METHODS = {"analysis.figures.style", "analysis.figures.diagnostics"}
-HEAVY = {
-    "torch",
-    "ray",
-    "transformers",
-    "wandb",
-    "tensorboard",
-    "textual",
-    "matplotlib",
-    "pandas",
-    "datasets",
-}
-LIGHT = {
-    "errors",
-    "user_code",
-    "config",
-    "rules",
-    "cores",
-    "liveness",
-    "records",
-    "grading",
-    "experiment",
-    "selection",
-    "planning",
-    "monitor",
-    "cli",
-}
-LIGHT_MODULES = {
-    *(
-        "policy.spec",
-        "engines.memory",
-        "data.benchmarks",
-        "data.files",
-        "data.sources",
-    ),
-    *("models.locate", "tracking.tracker"),
-    *("checks.bench", "checks.check", "checks.experiment"),
-}
+HEAVY = names("torch ray transformers wandb tensorboard textual matplotlib pandas datasets")
+# Rooms, and single modules of others, that load none of these.
+LIGHT = names(
+    "errors user_code config rules cores liveness records grading experiment selection "
+    "planning monitor cli"
+)
+LIGHT_MODULES = names(
+    "policy.spec engines.memory data.benchmarks data.files data.sources models.locate "
+    "tracking.tracker checks.bench checks.check checks.experiment"
+)
+# Names of two things that are to get one each; the list only becomes shorter.
+NAMES_OF_TWO = names(
+    "Kept Points Verdict Resources Knobs Row Span Role Loss Work Schedule Kind Grid Report "
+    "Example Table Key Second Result"
+)
 
 
 @functools.cache
 def modules() -> dict[str, Path]:
-    """Dotted name → file of every module of the product."""
+    """Dotted name → file of every module of the product, without those that only describe a room."""
     files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
     return {
         ".".join(file.relative_to(ROOT).with_suffix("").parts): file
@@ -100,12 +77,14 @@ def modules() -> dict[str, Path]:
     }
 
 
+@functools.cache
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def floors(package: str) -> list[set[str]]:
     """The rooms of each floor, the lowest first: the indented block of the package's docstring."""
-    text = (
-        ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")))
-        or ""
-    )
+    text = ast.get_docstring(tree(ROOT / package / "__init__.py")) or ""
     lines = re.findall(r"^ {4}([a-z_, ]+)$", text, flags=re.MULTILINE)
     return [set(line.split(", ")) for line in lines]
 
@@ -117,7 +96,7 @@ FLOORS = {package: floors(package) for package in PACKAGES}
 def imported(file: Path) -> set[str]:
     """Dotted names a file imports, also inside functions; `from a import b` is both a and a.b."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -140,9 +119,7 @@ def room(name: str) -> str:
 def floor(name: str) -> int:
     """The floor of a module's room, counted from the lowest."""
     found = [index for index, rooms in enumerate(FLOORS[name.split(".")[0]]) if room(name) in rooms]
-    assert len(found) == 1, (
-        f"{name} needs one place in the table of {name.split('.')[0]}/__init__.py"
-    )
+    assert len(found) == 1, f"{name}: expected one place in the table of its package's __init__"
     return found[0]
 
 
@@ -156,11 +133,17 @@ def test_imports_point_down() -> None:
     assert upward == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_table_names_what_is_there(package: str) -> None:
-    there = {room(name) for name in modules() if name.startswith(f"{package}.")}
-    assert set().union(*FLOORS[package]) == there
-    assert sum(map(len, FLOORS[package])) == len(there)
+def test_the_tables_name_what_is_there() -> None:
+    for package in PACKAGES:
+        there = {room(name) for name in modules() if name.startswith(f"{package}.")}
+        assert set().union(*FLOORS[package]) == there
+        assert sum(map(len, FLOORS[package])) == len(there)
+
+
+def test_files_are_few_and_can_be_read_whole() -> None:
+    assert sum(1 for package in PACKAGES for _ in (ROOT / package).rglob("*.py")) <= FILES_AT_MOST
+    lines = {name: len(file.read_text("utf-8").splitlines()) for name, file in modules().items()}
+    assert {name for name, count in lines.items() if count > LINES_AT_MOST} <= LONGER
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -201,21 +184,14 @@ def test_methods_are_named_in_their_rows_alone() -> None:
     """Elsewhere code asks a method's row, so that another method needs no edit there."""
     spelled = set()
     for name, file in modules().items():
-        texts = {
-            node.value
-            for node in ast.walk(ast.parse(file.read_text("utf-8")))
-            if isinstance(node, ast.Constant)
-        }
+        texts = {node.value for node in ast.walk(tree(file)) if isinstance(node, ast.Constant)}
         spelled |= {name} if texts & METHODS.keys() else set()
     assert spelled == {"orchestrator.experiment.methods", *NAMING_METHODS}
 
 
 def test_every_room_says_what_it_is_for() -> None:
-    folders = {file.parent for file in modules().values()}
-    for folder in folders:
-        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), (
-            folder
-        )
+    for folder in {file.parent for file in modules().values()}:
+        assert ast.get_docstring(tree(folder / "__init__.py")), folder
 
 
 def test_rooms_of_plans_and_records_are_light() -> None:
@@ -244,17 +220,16 @@ print(json.dumps(loaded))
 OPENINGS = re.compile(r"(What|Whatever|Who|Whoever|Those|Nobody)\b")
 QUOTED = re.compile(r"`([a-z_]\w*(?:\.[a-z_]\w*)*)(?:\(\))?`")
 # Names of other programs, and examples, that docstrings speak of.
-FOREIGN = {
-    *("taskset", "get_default_attn_backend", "optimizer_zero_grad", "optimizer_step"),
-    *("apples", "step_000020"),
-}
+FOREIGN = names(
+    "taskset get_default_attn_backend optimizer_zero_grad optimizer_step apples step_000020"
+)
 
 
 def docstrings() -> dict[str, str]:
     """`module:line` → docstring of every module, class and function of the product."""
     found = {}
     for name, file in modules().items():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
                 text := ast.get_docstring(node)
             ):
@@ -270,16 +245,15 @@ def test_names_in_docstrings_are_in_the_tree() -> None:
     """Every part of a name in backticks is a name or a word of a string somewhere in the product,
     or a file.
     """
-    known = set(FOREIGN) | {part for name in modules() for part in name.split(".")}
-    for file in [*modules().values(), *(ROOT / "experiments").rglob("*.yaml")]:
+    known = FOREIGN | {part for name in modules() for part in name.split(".")}
+    for file in (ROOT / "experiments").rglob("*.yaml"):
+        known |= words(file.read_text(encoding="utf-8"))
+    for file in modules().values():
         text = file.read_text(encoding="utf-8")
-        if file.suffix == ".py":
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(
-                    node, ast.Module | ast.ClassDef | ast.FunctionDef
-                ) and ast.get_docstring(node):
-                    text = text.replace(ast.get_docstring(node, clean=False) or "", "")
-        known |= set(re.findall(r"[A-Za-z_]\w*", text))
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = text.replace(ast.get_docstring(node, clean=False) or "\0", "")
+        known |= words(text)
     stale = []
     for where, text in docstrings().items():
         for name in QUOTED.findall(text):
@@ -288,10 +262,42 @@ def test_names_in_docstrings_are_in_the_tree() -> None:
     assert not stale, "\n".join(stale)
 
 
-def test_a_class_has_a_name_of_its_own() -> None:
-    owners: dict[str, list[str]] = {}
-    for name, file in modules().items():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def test_no_two_types_share_a_name() -> None:
+    """Classes and the types that modules name, such as `Table = tuple[list, list]`; aliases of one
+    type may stand in several modules, and imports may not give a type another name.
+    """
+    owners: dict[str, dict[str, str]] = {}
+    renamed = []
+    for module, file in modules().items():
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.ClassDef):
-                owners.setdefault(node.name, []).append(name)
-    assert {name: places for name, places in owners.items() if len(places) > 1} == {}
+                owners.setdefault(node.name, {})[module] = module
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGES):
+                renamed += [
+                    f"{module}: {alias.name} as {alias.asname}"
+                    for alias in node.names
+                    if alias.asname and TYPE.match(alias.name)
+                ]
+        for name, value in named_types(file):
+            owners.setdefault(name, {})[module] = value
+    assert renamed == []
+    shared = {name for name, places in owners.items() if len(set(places.values())) > 1}
+    assert shared <= NAMES_OF_TWO, {name: owners[name] for name in shared - NAMES_OF_TWO}
+
+
+TYPE = re.compile(r"[A-Z]+[a-z]\w*$")
+
+
+def named_types(file: Path) -> Iterator[tuple[str, str]]:
+    """Name and value of what a module assigns to names like those of classes; variables of types
+    are no types.
+    """
+    for node in tree(file).body:
+        if isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith("TypeVar("):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and TYPE.match(target.id):
+                    yield target.id, ast.unparse(node.value)
