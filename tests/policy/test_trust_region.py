@@ -69,10 +69,10 @@ def assert_convex_optimum(log_p: Tensor, log_q: Tensor, epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", PAPER_BUDGETS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_agrees_with_a_convex_solver(seed: int, epsilon: float) -> None:
     assert_convex_optimum(
-        *random_pair(seed, size=2 + 2 * seed, spread=1.5, distance=1.0 + seed / 2), epsilon
+        *random_pair(seed, size=2 + 4 * seed, spread=1.5, distance=1.0 + seed), epsilon
     )
 
 

@@ -31,16 +31,22 @@ PARTS = {"rollout": 1.0, "score": 1.0, "reward": 0.0, "learn": 1.0}
 TIMED: dict[str, Any] = {"phase": TRAIN, "step": 0, **PARTS}
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    """Everything evaluated, with clocks, and looked at once."""
-    runs = tmp_path / "runs"
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder in which everything is evaluated, with clocks."""
+    runs = tmp_path_factory.mktemp("evaluated") / "runs"
     for unit in UNITS:
         scores = {0: (1, 1)} if unit.is_untrained else {20: (2, 1), unit.steps: (3, 2)}
         write_run(runs, EXPERIMENT, unit, {} if unit.is_supervised else scores, steps=unit.steps)
         with closing(RunWriter(runs, unit.id)) as run:
             run.append_timing(TIMED)
-    made = Study(EXPERIMENT, UNITS, runs)
+    return runs
+
+
+@pytest.fixture
+def study(evaluated: Path, tmp_path: Path) -> Study:
+    """A copy, looked at once."""
+    made = Study(EXPERIMENT, UNITS, Path(shutil.copytree(evaluated, tmp_path / "runs")))
     look(made)
     return made
 

@@ -38,24 +38,26 @@ class Step:
         return set(learned) | set(step_metrics(digest, judged, rewards))
 
 
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Step:
+    return Step(tmp_path_factory.mktemp("pair"))
+
+
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS, ids=str)
-def test_a_step_logs_the_columns_of_its_behavior(behavior: Behavior, tmp_path: Path) -> None:
-    step = Step(tmp_path)
+def test_a_step_logs_the_columns_of_its_behavior(behavior: Behavior, step: Step) -> None:
     logged = step.logged(
         *step.rollout.sample(tiny.requests(2), behavior), Objective("renormalized")
     )
     assert logged == columns_of_step(behavior.needs_teacher, behavior.measures)
 
 
-def test_a_loss_without_a_teacher_logs_nothing_of_it(tmp_path: Path) -> None:
-    step = Step(tmp_path)
+def test_a_loss_without_a_teacher_logs_nothing_of_it(step: Step) -> None:
     goal = Objective("renormalized", terms=(Term(FixedAdvantage(-0.5), LowestShare(0.2)),))
     logged = step.logged(*step.rollout.sample(tiny.requests(2), Student()), goal)
     assert logged == columns_of_step(False, (), scored=False) < columns_of_step(False, ())
 
 
-def test_a_step_of_the_supervised_stage_logs_what_every_step_does(tmp_path: Path) -> None:
-    step = Step(tmp_path)
+def test_a_step_of_the_supervised_stage_logs_what_every_step_does(step: Step) -> None:
     always = {key for key, column in COLUMNS.items() if column.logged is Steps.ALL}
     assert step.logged(*step.teacher.sample(tiny.requests(2)), Objective("nll")) == always
 
