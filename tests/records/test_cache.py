@@ -185,28 +185,12 @@ def test_a_damaged_index_counts_for_nothing(damage: Callable[[str], str], study:
     )  # made again
 
 
-def test_the_index_of_another_unit_counts_for_nothing(study: Study) -> None:
-    expected, folder = look(study), study.runs / ".index"
-    other = units_of(UNITS, "veto")[0]
-    shutil.copy(folder / f"{other.id}.json", folder / f"{VANILLA.id}.json")
-    assert look(study) == expected
-
-
 def test_where_no_index_can_be_written_looks_go_on(study: Study) -> None:
     expected = look(study)
     shutil.rmtree(study.runs / ".index")
     (study.runs / ".index").write_text("in its place")
     assert look(study) == expected
     assert (study.runs / ".index").read_text() == "in its place"
-
-
-def test_what_is_gone_leaves_the_index(study: Study) -> None:
-    path, file = study.runs / ".index" / f"{VANILLA.id}.json", slice_file(study)
-    assert file.name in path.read_text()
-    file.unlink()
-    log_time(study)
-    look(study)
-    assert str(file.relative_to(study.runs / VANILLA.id)) not in path.read_text()
 
 
 def test_one_look_is_at_one_moment_and_the_next_sees_more(study: Study) -> None:

@@ -69,14 +69,3 @@ def test_every_column_is_logged_by_some_behavior_and_every_behavior_is_looked_at
     assert set().union(*steps) == set(COLUMNS)
     shipped = {kind for kind in laws.law.registry if kind is getattr(spec, kind.__name__, None)}
     assert {type(behavior) for behavior in tiny.BEHAVIORS} == shipped
-
-
-def test_a_column_that_is_shown_says_how() -> None:
-    for key, column in COLUMNS.items():
-        assert column.meaning.endswith("."), key
-        assert bool(column.heading) >= bool(column.decimals), key
-        assert column.unit in ("", "share", "nats", "tokens"), key
-        shown_in_per_cent = [
-            text.endswith("(%)") for text in (column.figure, column.heading) if text
-        ]
-        assert all(text is (column.unit == "share") for text in shown_in_per_cent), key

@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from contextlib import closing
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.files import Damaged, sealed_lines
+from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slices import Slice, identity
+from orchestrator.records.slices import Slice
 from orchestrator.records.writer import RunWriter, write_slice
 from tests.fake_runs import record, write_evaluation
 
@@ -108,17 +107,6 @@ def test_counts_are_those_of_the_records(names: list[str], tmp_path: Path) -> No
         == sum(each.tokens for each in records)
     )
     assert run.slice_records("math500-0", 20, part) == records
-
-
-def test_counts_of_rows_in_another_layout_are_read_all_the_same(tmp_path: Path) -> None:
-    run, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, 2, 2)
-    write_slice(run, "math500-0", 20, part, [record(1, 4, "p0"), record(2, 4, "p1")])
-    path = run.evaluation_path("math500-0", 20) / part.name
-    rows = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
-    lines = "".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows)
-    path.write_text(sealed_lines(lines, identity(path.parent, part)))
-    counts = run.slice_counts("math500-0", 20, part)
-    assert (counts.problems, counts.correct.tolist(), counts.tokens) == (("p0", "p1"), [1, 2], 80)
 
 
 def test_a_slice_under_another_name_is_damaged(tmp_path: Path) -> None:

@@ -339,25 +339,6 @@ def test_tokens_and_counts_are_those_of_decoding_by_hand(behavior: Behavior, len
         )
 
 
-@pytest.mark.parametrize("length", [2, 5])
-@pytest.mark.parametrize("behavior", BLENDED)
-def test_a_row_alone_counts_exactly_what_it_needs(behavior: Behavior, length: int) -> None:
-    rows = by_hand(behavior)
-    truncated = [i for i, row in enumerate(rows) if row.tokens[-1] != tiny.STUDENT_EOS][:4]
-    assert truncated
-    for index in truncated:
-        request = decoded(behavior, 1).requests[index]
-        alone = pair(torch.float64).run([request], behavior, Decoding(LIMIT, TOP_K, length))
-        walked = rows[index].rounds(length)
-        starts = np.cumsum([0, *map(len, walked)])[:-1]
-        assert responses(alone) == [rows[index].tokens]
-        assert int(alone.speculation["rounds"]) == len(walked)
-        assert int(alone.speculation["accepted"]) == sum(rows[index].survived)
-        assert int(alone.speculation["drafted"]) == sum(
-            min(length, LIMIT - start) for start in starts.tolist()
-        )
-
-
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_lockstep_takes_one_round_for_each_token(behavior: Behavior) -> None:
     rollouts = decoded(behavior, 1)
@@ -441,22 +422,6 @@ def test_recorded_log_probs_are_those_of_a_plain_pass(
                 -reference.kl(log_q[t], np.zeros(tiny.SIZE))
             )
             assert float(scores.overlap_BT[row, t]) == len(own & set(support[t].tolist())) / TOP_K
-
-
-@pytest.mark.parametrize("behavior", STUBBORN)
-def test_measurements_stay_with_their_tokens(behavior: Behavior) -> None:
-    rollouts = long_rollouts(behavior, 5, torch.float64)
-    for row, response in enumerate(responses(rollouts)):
-        log_p, _ = long_readings(torch.float64, rollouts.requests[row].prompt_ids, tuple(response))
-        for t, log_mu in enumerate(expected_laws(behavior, rollouts, row)):
-            survival = np.minimum(np.exp(log_mu), np.exp(log_p[t])).sum()
-            assert float(rollouts.measured["acceptance"][row, t]) == pytest.approx(
-                survival, abs=1e-6
-            )
-            divergence = reference.kl(log_mu, log_p[t])
-            assert float(rollouts.measured["behavior_kl"][row, t]) == pytest.approx(
-                divergence, abs=1e-6
-            )
 
 
 class Watched(Stream):
@@ -640,15 +605,6 @@ def test_the_draft_length_is_the_fastest() -> None:
         assert 1 <= chosen <= LONGEST_DRAFT
         assert speeds[chosen - 1] == pytest.approx(max(speeds), rel=1e-12)
         assert all(shorter < max(speeds) for shorter in speeds[: chosen - 1])
-
-
-def test_the_draft_length_grows_with_acceptance_and_with_the_cost_of_the_teacher() -> None:
-    table = np.array([[draft_length(rate, ratio) for ratio in RATIOS] for rate in RATES])
-    assert (np.diff(table, axis=0) >= 0).all()
-    assert (np.diff(table, axis=1) >= 0).all()
-    assert (table[0] == 1).all()
-    assert (table[-1, 1:] == LONGEST_DRAFT).all()
-    assert len(np.unique(table)) > 8
 
 
 def test_the_draft_length_shrinks_where_positions_cost_arithmetic() -> None:

@@ -16,11 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from orchestrator.config import ObjectiveName, Optimizer
 from orchestrator.engines.common import passes, store
-from orchestrator.engines.common.causal import CausalModel, load_model
+from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.learning import learning_rate
 from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.common.scoring import score
@@ -36,7 +35,7 @@ from orchestrator.policy.spec import (
     TrustRegion,
 )
 from orchestrator.records.rundir import LEARNER_STATE
-from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
+from orchestrator.rollouts import Rollouts, concatenate
 from orchestrator.workers.members import support_size
 from tests import tiny
 
@@ -318,18 +317,6 @@ def dtype_of(output: object) -> torch.dtype:
     return output.dtype
 
 
-def test_micro_batches_change_nothing_in_float32(rollouts: Rollouts) -> None:
-    # AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero
-    # gradients from growing.
-    optimizer = replace(OPTIMIZER, eps=1e-4)
-    results = []
-    for micro_batch_tokens in (1, ENOUGH):
-        engine, student = learner(micro_batch_tokens, optimizer, dtype=torch.float32)
-        engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
-        results.append(weights_of(student))
-    assert_close(results[0], results[1], 1e-6)
-
-
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
 def test_layers_are_computed_again_on_gpus_and_to_the_same_bits(
     rollouts: Rollouts, dtype: torch.dtype | None
@@ -360,28 +347,6 @@ def count_calls(module: torch.nn.Module) -> list[None]:
     calls: list[None] = []
     module.register_forward_pre_hook(lambda *_: calls.append(None))
     return calls
-
-
-def test_the_order_of_rows_changes_nothing(rollouts: Rollouts) -> None:
-    order = torch.randperm(len(rollouts.requests), generator=torch.Generator().manual_seed(0))
-    assert rollouts.teacher is not None
-    shuffled = replace(
-        rollouts,
-        requests=[rollouts.requests[i] for i in order.tolist()],
-        teacher=TeacherScores(
-            **{name: value[order] for name, value in vars(rollouts.teacher).items()}
-        ),
-        **{
-            name: getattr(rollouts, name)[order]
-            for name in ("tokens_BT", "lengths_B", "support_ids_BTK")
-        },
-    )
-    results = []
-    for batch in (rollouts, shuffled):
-        engine, student = learner(40)
-        engine.step(batch, batch.teacher, Objective("tail"), 0)
-        results.append(weights_of(student))
-    assert_close(results[0], results[1], 1e-9)
 
 
 def test_masses_are_those_of_the_support(rollouts: Rollouts) -> None:
@@ -443,62 +408,6 @@ def test_linear_decay_falls_from_the_end_of_the_warmup_to_zero_after_the_last_st
     assert short == [learning_rate(Optimizer(lr=1.0, warmup_steps=9), k, 4) for k in range(4)]
 
 
-def test_a_learner_takes_the_rates_of_its_schedule(rollouts: Rollouts) -> None:
-    optimizer = replace(OPTIMIZER, warmup_steps=1, decay="linear")
-    engine, _ = learner(optimizer=optimizer)
-    rates = [
-        engine.step(rollouts, rollouts.teacher, Objective("nll"), step)["lr"]
-        for step in range(STEPS)
-    ]
-    assert rates == [learning_rate(optimizer, step, STEPS) for step in range(STEPS)]
-    assert rates == pytest.approx([1e-2, 1e-2, 0.5e-2])
-
-
-@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("done", [0, 1, 2])
-def test_a_restored_learner_goes_on_bitwise(
-    rollouts: Rollouts, tmp_path: Path, done: int, dtype: torch.dtype | None
-) -> None:
-    goal = Objective("renormalized")
-    first, undisturbed = learner(40, dtype=dtype)
-    for step in range(done):
-        first.step(rollouts, rollouts.teacher, goal, step)
-    first.save(tmp_path)
-    second, restored = learner(40, dtype=dtype)
-    second.step(
-        rollouts, rollouts.teacher, Objective("nll"), 0
-    )  # whatever it did before is forgotten
-    second.restore(tmp_path)
-    for step in range(done, done + 2):
-        reports = [
-            engine.step(rollouts, rollouts.teacher, goal, step) for engine in (first, second)
-        ]
-        assert reports[0] == reports[1]
-        assert_close(weights_of(undisturbed), weights_of(restored), 0)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_saved_model_is_the_trained_one(
-    rollouts: Rollouts, tmp_path: Path, tied: bool, dtype: torch.dtype
-) -> None:
-    engine, student = learner(tied=tied, dtype=dtype)
-    engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
-    before = weights_of(student)
-    engine.export(tmp_path)
-    assert_close(weights_of(student), before, 0)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert loaded.config.tie_word_embeddings == tied
-    ids = torch.tensor([[1, 2, 3, 4, 5, 0]])
-    expected = copy.deepcopy(student.model)
-    with torch.no_grad():
-        for parameter in expected.parameters():
-            parameter.copy_(parameter.to(dtype))
-        assert torch.equal(
-            loaded.eval()(input_ids=ids).logits, expected.eval()(input_ids=ids).logits
-        )
-
-
 def test_a_saved_model_ends_with_the_students_own_ids(tmp_path: Path) -> None:
     engine, student = learner(dtype=torch.float32)
     student.model.config.eos_token_id = 3
@@ -508,48 +417,6 @@ def test_a_saved_model_ends_with_the_students_own_ids(tmp_path: Path) -> None:
     for name in ("config", "generation_config"):
         found.append(json.loads((tmp_path / f"{name}.json").read_text())["eos_token_id"])
     assert found == [3, [5, 3]]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_saved_file_holds_the_weights_that_generate(
-    tmp_path: Path, tied: bool, dtype: torch.dtype
-) -> None:
-    engine, student = learner(tied=tied, dtype=dtype)
-    engine.export(tmp_path)
-    weights, saved = published(engine), load_file(tmp_path / "model.safetensors")
-    assert_close(saved, weights, 0)
-    assert {tensor.dtype for tensor in saved.values()} == {dtype}
-    assert {p.dtype for p in student.model.parameters()} == {torch.float32}
-    own = {
-        name for name, _ in load_model(str(tmp_path), dtype, torch.device("cpu")).named_parameters()
-    }
-    assert own == weights.keys()
-
-
-def test_weights_are_copies(rollouts: Rollouts) -> None:
-    engine, student = learner(dtype=torch.float32)
-    taken = published(engine)
-    before = weights_of(student)
-    engine.step(rollouts, rollouts.teacher, Objective("nll"), 0)
-    assert_close(taken, before, 0)
-    assert not torch.equal(taken["model.norm.weight"], weights_of(student)["model.norm.weight"])
-
-
-def test_bfloat16_passes_train_float32_weights_in_nearly_the_same_direction(
-    rollouts: Rollouts,
-) -> None:
-    moved = []
-    for dtype in (torch.float32, torch.bfloat16):
-        engine, student = learner(
-            dtype=dtype, optimizer=replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6)
-        )
-        before = weights_of(student)
-        engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
-        moved.append(
-            torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before])
-        )
-    assert float(torch.cosine_similarity(*moved, dim=0)) > 0.99
 
 
 @pytest.fixture(scope="module")
@@ -595,18 +462,6 @@ def test_the_full_support_is_every_valid_id(models_folder: Path) -> None:
     assert score(engine.store.teacher, batch, ENOUGH).support_BTK.shape == scores.support_BTK.shape
     mass = scores.support_BTK[batch.mask_BT].exp().sum(-1)
     torch.testing.assert_close(mass, torch.ones_like(mass))
-
-
-def test_saved_and_restored_trainers_agree(models_folder: Path, tmp_path: Path) -> None:
-    engine = tiny.torch_engine(models_folder)
-    batch = sampled(engine, TrustRegion(0.05))
-    first, second = engine.trainer(), engine.trainer()
-    first.step(batch, batch.teacher, Objective("renormalized"), 0)
-    first.save(tmp_path)
-    second.restore(tmp_path)
-    for trainer in (first, second):
-        trainer.step(batch, batch.teacher, Objective("renormalized"), 1)
-    assert_close(published(first), published(second), 0)
 
 
 def test_loaded_weights_are_what_generates(models_folder: Path) -> None:
@@ -672,22 +527,6 @@ def test_buffers_of_the_host_are_shared_and_little_larger_than_their_tensors(
     assert sorted(held, reverse=True) == [5120, 4096, 2816]
     assert all(len(tensors) == 1 for tensors, size in zip(shared, held, strict=True) if size > 4096)
     assert store.buffers({}) == []
-
-
-def test_a_learner_rests_in_few_buffers(rollouts: Rollouts) -> None:
-    student = tiny.student()
-    trainer = TorchTrainer(student, OPTIMIZER, ENOUGH, torch.float32, STEPS, takes_turns=True)
-    trainer.step(rollouts, rollouts.teacher, Objective("nll"), 0)
-    storages = set[int]()
-    for parameter in student.model.parameters():
-        moments = (trainer._adamw.state[parameter][key] for key in store.MOMENTS)
-        for tensor in (parameter.data, *moments):
-            assert (
-                tensor.data_ptr() % store.ALIGNMENT
-                == tensor.untyped_storage().data_ptr() % store.ALIGNMENT
-            )
-            storages.add(tensor.untyped_storage().data_ptr())
-    assert len(storages) == 2, "one of the weights, and one of the moments that came later"
 
 
 def test_offloaded_tensors_are_elsewhere_and_what_lay_on_the_device_is_let_go(
