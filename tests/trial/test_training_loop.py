@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -21,7 +21,7 @@ from orchestrator.data.prompts import token_texts
 from orchestrator.engines.interface import ModelFolder, WeightsRef
 from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.units import expand
+from orchestrator.experiment.units import Unit, expand
 from orchestrator.grading.grader import Grade
 from orchestrator.liveness import heartbeat
 from orchestrator.models.identity import model_identity
@@ -31,7 +31,7 @@ from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial import training_loop
 from orchestrator.trial import training_loop as step_module
-from orchestrator.trial.training_loop import run_unit
+from orchestrator.trial.training_loop import TrainingStep, run_unit
 from orchestrator.workers.members import LearnerWorker, RolloutWorker, TeacherWorker
 from orchestrator.workers.roles import Here, Inline, Roles, inline_roles
 from orchestrator.workers.spec import RoleName, WorkerSpec
@@ -539,3 +539,49 @@ def test_a_stage_of_adapters_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
         assert whole == resumed, file
     start = load_file(Path(spec.student.path) / "model.safetensors")
     assert set(load_file(folders[0] / "model.safetensors")) == set(start)
+
+
+# --- what a training step tells people beside its row of numbers ---
+
+
+class Logged:
+    """A run directory of which only the log is looked at."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.log = SimpleNamespace(line=self.lines.append)
+
+
+def step_of(method: str, knobs: dict[str, Any], run: Logged) -> TrainingStep:
+    unit = Unit("a", "trial", "tiny", method, knobs, 0, (), 10, 0, {})
+    spec = SimpleNamespace(unit=unit)
+    nothing = cast(Any, None)
+    return TrainingStep(
+        cast(Any, spec), cast(Any, run), nothing, nothing, nothing, nothing, nothing
+    )
+
+
+def test_the_log_says_once_when_epsilon_sinks_below_the_rounding() -> None:
+    run = Logged()
+    step = step_of("trust_region", {"epsilon0": 0.05, "K": 4}, run)
+    for number, divergence in enumerate((0.002, 0.002, 0.02, 0.02, 0.02)):
+        step.note_rounding(number, {"sampler_kl": divergence})
+    assert len(run.lines) == 1, run.lines
+    assert run.lines[0].startswith("step 3: ε 0.013 nats is below the 0.02 nats between")
+
+
+@pytest.mark.parametrize(
+    ("method", "knobs", "learned"),
+    [
+        ("trust_region", {"epsilon0": 0.05, "K": 4}, {"sampler_kl": 1e-13}),
+        ("trust_region", {"epsilon0": 0.05, "K": 4}, {}),
+        ("vanilla", {}, {"sampler_kl": 1.0}),
+    ],
+)
+def test_nothing_is_said_without_a_ball_that_is_too_small(
+    method: str, knobs: dict[str, Any], learned: dict[str, float]
+) -> None:
+    run = Logged()
+    for number in range(4):
+        step_of(method, knobs, run).note_rounding(number, learned)
+    assert run.lines == []
