@@ -16,6 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from analysis.labels import benchmark_key, benchmark_label
 from orchestrator import cli
@@ -103,12 +106,24 @@ def here(
         monkeypatch.delenv(name, raising=False)
     write_model(tmp_path / "student")
     write_model(tmp_path / "teacher", 61, num_hidden_layers=5)
+    write_tokenizer(tmp_path / "teacher")
     for page in PAGES:
         for name, text in examples(page, "file").items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # the reader stands in a clone
     return tmp_path
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer that can be opened, with the ids of `write_model` and a chat template."""
+    words = [chr(33 + i) for i in range(50)] + [f"<{i}>" for i in range(50, 60)]
+    ids = {word: i for i, word in enumerate([*words, "<end>", "<|im_end|>"])}
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(ids, unk_token="!")),
+        eos_token="<|im_end|>",
+        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    ).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
