@@ -1,4 +1,4 @@
-"""A sweep in sentences: its units by name, what they do, and lines for the whole."""
+"""A sweep in sentences: lines above and below its rows (`unit_rows`), and how to go on with it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from fractions import Fraction
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from analysis.numbers import signed, tenths_text
+from analysis.numbers import signed
+from orchestrator.commands.unit_rows import (
+    NOT_STARTED,
+    duration,
+    percent,
+    points,
+    progress_bar,
+    state_words,
+)
 from orchestrator.experiment.methods import BASE, REFERENCE, method_label
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import STATES, UnitStatus
 from orchestrator.selection.study import Study
-from orchestrator.sheet import MARK_STYLES, Mark
+from orchestrator.sheet import MARK_STYLES
 from orchestrator.sweep.failures import remedy_of
 
 SWEEP_BAR = 24  # characters of the whole sweep's bar
-STATE_MARKS: Mapping[str, Mark] = {
-    "done": "good",
-    "running": "active",
-    "failed": "bad",
-    "interrupted": "warning",
-}
-NOT_STARTED = "not started"
 SEPARATOR = " · "
 
 # Setup and label → difference to vanilla with its interval, of finished methods; ONE_SEED ends
@@ -41,6 +41,9 @@ def say(console: Console, *lines: str) -> None:
     """Print lines for people: never wrapped, and no mark-up in them."""
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+# --- above and below the units ---
 
 
 def header(study: Study, width: int, keys: Sequence[str] = ()) -> list[Text]:
@@ -59,17 +62,12 @@ def header(study: Study, width: int, keys: Sequence[str] = ()) -> list[Text]:
 
 def summary_lines(overview: Overview, width: int, gaps: Gaps | None = None) -> list[Text]:
     """A bar of the sweep's steps and the sentences of `sweep_lines`, broken between facts."""
-    done = of = 0
-    for s in overview.units:
-        done += s.step
-        of += s.steps
-    bar = progress_bar(done, of, min(SWEEP_BAR, width // 3))
-    facts = [f"{bar} {done} of {of} steps"] if of else []
+    bar = progress_bar(overview.steps, overview.all_steps, min(SWEEP_BAR, width // 3))
+    facts = [f"{bar.text} {steps_words(overview)}"] if bar.text else []
     for line in (sweep_line(overview), hours_line(overview)):
         facts += line.split(SEPARATOR) if line else []
     lines = [Text(line) for line in flowed(facts, width)]
-    if of:
-        lines[0].stylize(MARK_STYLES[progress_mark(done, of)], 0, len(bar))
+    lines[0].stylize(MARK_STYLES[bar.mark], 0, len(bar.text))
     for line in best_lines(overview.families, gaps or {}):
         lines += map(Text, flowed(line.split(SEPARATOR), width))
     return lines
@@ -87,43 +85,88 @@ def flowed(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def progress_bar(done: float, of: float, width: int) -> str:
-    """`━━━━────`, whose heavy part is done; empty without anything to do, or without room."""
-    if not of or width <= 0:
-        return ""
-    full = int(width * min(1.0, done / of))
-    return "━" * full + "─" * (width - full)
-
-
-def progress_mark(done: float, of: float) -> Mark:
-    """The mark of such a bar."""
-    return "good" if done >= of else "active"
-
-
-def names(statuses: Sequence[UnitStatus]) -> dict[str, str]:
-    """Unit id → label, with setup and seed where several units share it.
-
-    A run that confirms a choice is called `TRB K=12 confirming seed 100`.
-    """
-    setups = {s.setup for s in statuses}
-    seeds: dict[tuple[str, str], set[int]] = {}
-    for s in statuses:
-        seeds.setdefault((s.setup, s.label), set()).add(s.seed)
-    called = {}
-    for s in statuses:
-        name = f"{s.setup} {s.label}" if len(setups) > 1 else s.label
-        if s.confirms is not None:
-            name += f" confirming seed {s.seed}"
-        elif len(seeds[s.setup, s.label]) > 1:
-            name += f" seed {s.seed}"
-        called[s.id] = name
-    return called
+# --- the sweep as a whole ---
 
 
 def sweep_lines(overview: Overview, gaps: Gaps | None = None) -> list[str]:
     """The sweep as a whole, and its cost as far as that is known."""
     lines = [sweep_line(overview), hours_line(overview)]
     return [line for line in lines if line] + best_lines(overview.families, gaps or {})
+
+
+def steps_words(overview: Overview) -> str:
+    """`80 of 120 steps`."""
+    return f"{overview.steps} of {overview.all_steps} steps"
+
+
+def sweep_line(overview: Overview) -> str:
+    """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s (2m to 3m) · 2 of 2 CPUs used ·
+    3.1 trials/min`.
+    """
+    parts = [summary(overview)]
+    confirming = Counter(s.state == "done" for s in overview.units if s.confirms is not None)
+    if confirming:
+        parts.append(f"{confirming[True]} of {confirming.total()} confirming runs done")
+    if overview.to_confirm:
+        parts.append(f"then {overview.to_confirm} to confirm what is chosen")
+    if overview.elapsed is not None:
+        parts.append(f"elapsed {duration(overview.elapsed)}")
+    span = overview.seconds_left_range
+    if span is not None:
+        between = f"{duration(span.low)} to {duration(span.high)}"
+        parts.append(f"left about {duration(span.mid)} ({between})")
+    kind = "GPU" if overview.cluster.get("GPU") else "CPU"
+    if overview.cluster.get(kind):
+        parts.append(f"{overview.used[kind]:g} of {overview.cluster[kind]:g} {kind}s used")
+    if overview.tokens_a_second is not None:
+        parts.append(f"sampling {overview.tokens_a_second:,.0f} tokens/s")
+    rate = overview.trials_an_hour
+    if rate is not None:
+        parts.append(f"{rate / 60:.1f} trials/min" if rate >= 60 else f"{rate:.1f} trials/h")
+    return SEPARATOR.join(parts)
+
+
+def summary(overview: Overview) -> str:
+    """`12 of 86 done · 4 running · 70 queued`; queued units are not started unless it is driven."""
+    counts = Counter[str]()
+    for s in overview.units:
+        idle = state_words(s, overview.driven) == NOT_STARTED
+        counts[NOT_STARTED if idle else s.state] += 1
+    rest = [f"{counts[word]} {word}" for word in (*STATES[1:], NOT_STARTED) if counts[word]]
+    return SEPARATOR.join([f"{overview.done} of {len(overview.units)} done", *rest])
+
+
+def hours_line(overview: Overview) -> str:
+    """`0.42 core-hours spent · about 0.90 left (0.70 to 1.2) · done about 14:05 (13:58 to 14:20)`."""
+    spent, left = overview.device_hours_spent, overview.device_hours_left
+    parts = [f"{hours(spent)} {overview.device}-hours spent"] if spent else []
+    if left is not None and not overview.is_done:
+        unit = "" if parts else f" {overview.device}-hours"
+        parts.append(
+            f"about {hours(left.mid)}{unit} left ({hours(left.low)} to {hours(left.high)})"
+        )
+    seconds = overview.seconds_left_range
+    if seconds is not None:
+        now = datetime.now()
+        span = f"{clock(now, seconds.low)} to {clock(now, seconds.high)}"
+        parts.append(f"done about {clock(now, seconds.mid)} ({span})")
+    estimated = left is not None or seconds is not None
+    if overview.calibrated and estimated and not overview.is_done:
+        parts.append("rates measured on this card")
+    return SEPARATOR.join(parts)
+
+
+def hours(number: float) -> str:
+    """`0.042`, `3.1`, `120` or `12,345`: two digits, and all of those before the point."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def clock(now: datetime, seconds: float) -> str:
+    """The time of day after so many seconds, with day and year if these are other ones than now."""
+    then = now + timedelta(seconds=seconds)
+    if then.date() == now.date():
+        return f"{then:%H:%M}"
+    return f"{then.day} {then:%b}{'' if then.year == now.year else f' {then.year}'} {then:%H:%M}"
 
 
 def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
@@ -145,7 +188,7 @@ def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
             gap = gaps.get((setup, label), "")
             one_seed |= gap.endswith(ONE_SEED)
             if not gap and vanilla is not None and label != method_label(REFERENCE):
-                gap = signed(_in_percent(scores[label] - vanilla))
+                gap = signed(points(scores[label] - vanilla))
             parts.append(f"{label} {percent(scores[label])}" + (f" ({gap})" if gap else ""))
         if one_seed:
             parts.append(f"{ONE_SEED} one seed")
@@ -154,92 +197,13 @@ def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
     return lines
 
 
-def hours_line(overview: Overview) -> str:
-    """`0.42 core-hours spent · about 0.90 left (0.70 to 1.2) · done about 14:05 (13:58 to 14:20)`."""
-    spent, left = overview.device_hours_spent, overview.device_hours_left
-    unfinished = any(s.state != "done" for s in overview.units)
-    parts = [f"{hours(spent)} {overview.device}-hours spent"] if spent else []
-    if left is not None and unfinished:
-        unit = "" if parts else f" {overview.device}-hours"
-        parts.append(
-            f"about {hours(left.mid)}{unit} left ({hours(left.low)} to {hours(left.high)})"
-        )
-    seconds = overview.seconds_left_range
-    if seconds is not None:
-        now = datetime.now()
-        span = f"{clock(now, seconds.low)} to {clock(now, seconds.high)}"
-        parts.append(f"done about {clock(now, seconds.mid)} ({span})")
-    estimated = left is not None or seconds is not None
-    if overview.calibrated and estimated and unfinished:
-        parts.append("rates measured on this card")
-    return SEPARATOR.join(parts)
+# --- how to go on ---
 
 
-def hours(number: float) -> str:
-    """`0.042`, `3.1`, `120` or `12,345`: two digits, and all of those before the point."""
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
-
-
-def clock(now: datetime, seconds: float) -> str:
-    """The time of day after so many seconds, with day and year if these are other ones than now."""
-    then = now + timedelta(seconds=seconds)
-    if then.date() == now.date():
-        return f"{then:%H:%M}"
-    return f"{then.day} {then:%b}{'' if then.year == now.year else f' {then.year}'} {then:%H:%M}"
-
-
-def sweep_line(overview: Overview) -> str:
-    """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s (2m to 3m) · 2 of 2 CPUs used ·
-    3.1 trials/min`.
-    """
-    parts = [summary(overview.units, overview.driven)]
-    confirming = Counter(s.state == "done" for s in overview.units if s.confirms is not None)
-    if confirming:
-        parts.append(f"{confirming[True]} of {confirming.total()} confirming runs done")
-    if overview.to_confirm:
-        parts.append(f"then {overview.to_confirm} to confirm what is chosen")
-    if overview.elapsed is not None:
-        parts.append(f"elapsed {duration(overview.elapsed)}")
-    if overview.seconds_left is not None:
-        span = overview.seconds_left_range
-        between = f" ({duration(span.low)} to {duration(span.high)})" if span is not None else ""
-        parts.append(f"left about {duration(overview.seconds_left)}{between}")
-    kind = "GPU" if overview.cluster.get("GPU") else "CPU"
-    if overview.cluster.get(kind):
-        parts.append(f"{overview.used[kind]:g} of {overview.cluster[kind]:g} {kind}s used")
-    if overview.tokens_a_second is not None:
-        parts.append(f"sampling {overview.tokens_a_second:,.0f} tokens/s")
-    rate = overview.trials_an_hour
-    if rate is not None:
-        parts.append(f"{rate / 60:.1f} trials/min" if rate >= 60 else f"{rate:.1f} trials/h")
-    return SEPARATOR.join(parts)
-
-
-def state_words(status: UnitStatus, driven: bool) -> str:
-    """The words on a unit: its work or its state; a queued one is not started unless `driven`."""
-    words = status.doing or status.state
-    return NOT_STARTED if words == "queued" and not driven else words
-
-
-def state_mark(status: UnitStatus) -> Mark:
-    """The mark of these words."""
-    return STATE_MARKS.get(status.state, "faint")
-
-
-def summary(statuses: Sequence[UnitStatus], driven: bool = True) -> str:
-    """`12 of 86 done · 4 running · 70 queued`; queued units are not started unless `driven`."""
-    counts = Counter[str]()
-    for s in statuses:
-        idle = state_words(s, driven) == NOT_STARTED
-        counts[NOT_STARTED if idle else s.state] += 1
-    rest = [f"{counts[word]} {word}" for word in (*STATES[1:], NOT_STARTED) if counts[word]]
-    return SEPARATOR.join([f"{counts['done']} of {len(statuses)} done", *rest])
-
-
-def next_step(statuses: Sequence[UnitStatus], command: str) -> str:
+def next_step(overview: Overview, command: str) -> str:
     """How to go on: with the `command`, unless failures that come again hold all that is left."""
     remedies: list[str] = []
-    for s in statuses:
+    for s in overview.units:
         remedy = remedy_of(s.error) if s.state == "failed" else None
         if s.state not in ("done", "waiting") and remedy is None:
             return f"go on with: {command}"
@@ -252,18 +216,17 @@ def next_step(statuses: Sequence[UnitStatus], command: str) -> str:
 
 def idle_line(overview: Overview, study: Study) -> str:
     """How to go on with an unfinished sweep that no process works on; empty for any other sweep."""
-    if overview.driven or all(s.state == "done" for s in overview.units):
+    if overview.driven or overview.is_done:
         return ""
-    again = next_step(overview.units, study.invocation.command("submit"))
+    again = next_step(overview, study.invocation.command("submit"))
     return f"no process works on this sweep; {again}"
 
 
-def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does not exist") -> str:
+def runs_line(runs: Path, overview: Overview, absent: str = "does not exist") -> str:
     """Name the runs folder, and how much of the experiment it holds; `absent` if it is missing."""
     if not runs.is_dir():
         return f"runs: {runs} ({absent})"
-    done = sum(s.state == "done" for s in statuses)
-    return f"runs: {runs} ({done} of {len(statuses)} units done)"
+    return f"runs: {runs} ({overview.done} of {len(overview.units)} units done)"
 
 
 def where_to_look(failed: UnitStatus, runs: Path) -> str:
@@ -272,27 +235,3 @@ def where_to_look(failed: UnitStatus, runs: Path) -> str:
     if not traceback.exists():  # its samples could not be taken
         traceback = next((runs / failed.id).glob("evals/*/*/traceback.txt"), traceback)
     return f"  traceback: {traceback}; its log: trb logs {failed.id} --runs {runs}"
-
-
-def percent(score: float | None) -> str:
-    """A score in [0, 1] in per cent, rounded half up like the results table."""
-    return "" if score is None else tenths_text(_in_percent(score))
-
-
-def _in_percent(score: float) -> Fraction:
-    """Exactly what a person reads: 45.15 is no half of a float that lies below."""
-    return Fraction(str(round(100 * score, 9)))
-
-
-def duration(seconds: float | None) -> str:
-    """`4s`, `3m10s`, `2h05m`, `3d04h`; empty when unknown."""
-    if seconds is None:
-        return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 48 * 3600:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"

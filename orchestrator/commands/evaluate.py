@@ -18,7 +18,7 @@ from rich.table import Table
 
 from analysis.facts import uncertainty
 from orchestrator.commands.arguments import Parser, add_runs, whole_number
-from orchestrator.commands.display import percent
+from orchestrator.commands.unit_rows import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.data.files import SUFFIXES, folder_sha256
 from orchestrator.engines.catalog import require

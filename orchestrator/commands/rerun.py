@@ -24,8 +24,7 @@ from analysis.table import build
 from analysis.table.model import Table, TableColumn
 from orchestrator.commands.arguments import Parser
 from orchestrator.commands.open_pack import OpenedPack, open_pack
-from orchestrator.commands.spending import confirm
-from orchestrator.commands.submit import submit
+from orchestrator.commands.submit import confirm, submit
 from orchestrator.config import Confirm, Experiment
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError, did_you_mean, refuse

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,10 +19,11 @@ from typing import Literal
 from rich.console import Console
 
 from orchestrator.checks.experiment import checked_setup, template
-from orchestrator.commands import display, watching
+from orchestrator.commands import display
 from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
 from orchestrator.commands.detach import detach, detach_as_job, lasting_console
-from orchestrator.commands.spending import confirm
+from orchestrator.commands.plan import gpu_hours_left
+from orchestrator.commands.status import STARTING, Watch, watching
 from orchestrator.commands.waiting import SILENCE_S, building, taking
 from orchestrator.errors import FULL, ClusterDied, UserError, refuse
 from orchestrator.experiment.kinds import KIND_NAMES
@@ -30,9 +32,8 @@ from orchestrator.liveness.leases import LEASE_PATIENCE_S, Driving
 from orchestrator.liveness.processes import scratch_parent
 from orchestrator.models import make
 from orchestrator.monitor import status
-from orchestrator.monitor.device_hours import hours_spent
-from orchestrator.monitor.status import Overview
-from orchestrator.planning.numbers import counted
+from orchestrator.monitor.time_left import hours_spent
+from orchestrator.planning.numbers import counted, hours_text
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.confirmation import missing_units, unconfirmed_units, with_confirmation
 from orchestrator.selection.loading import refuse_damaged
@@ -47,7 +48,26 @@ from orchestrator.tracking.tracker import Mirror, tracker_function
 
 JOB_SERVERS = ("http://", "https://")  # what the addresses of Ray's job servers begin with
 INTERRUPTED = 130  # the exit code after Ctrl-C
+ASKED_ABOVE = 1000.0  # GPU-hours, of the high estimate
 Stopped = Literal["", "interrupted", "limit"]
+
+
+def confirm(study: Study, yes: bool, max_hours: float | None = None) -> None:
+    """Return if the rest of the sweep is cheap or limited, or the user agrees; else UserError.
+
+    In a terminal the user is asked. Elsewhere only `yes` (the option --yes) agrees.
+    """
+    if yes or (max_hours is not None and max_hours <= ASKED_ABOVE):
+        return
+    hours = gpu_hours_left(study)
+    if hours.high <= ASKED_ABOVE:
+        return
+    planned = f"{hours_text(hours)} GPU-hours are planned (trb plan --gpus N says how many days)"
+    if not sys.stdin.isatty():
+        raise UserError(f"submit: {planned}: expected --yes to spend them")
+    print(f"{planned}. Start? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("submit: not started; nothing was written")
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,7 @@ class Submission:
 
     def say_where(self) -> None:
         """Name the runs folder, and how much of the experiment it holds."""
-        self.say(display.runs_line(self.study.runs, status.collect(self.study), absent="new"))
+        self.say(display.runs_line(self.study.runs, status.overview(self.study), absent="new"))
 
 
 def add(parser: Parser) -> None:
@@ -299,12 +319,12 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
                 study.experiment.setups, study.runs, report, study.experiment.data_dir
             )
         note_submit(study)
-        trials = sum(s.is_trial and s.state == "done" for s in status.collect(study))
+        trials = sum(s.is_trial for s in status.overview(study).in_state("done"))
         session = status.Session(started, trials, cluster.capacity())
-        watch = watching.Watch(study, ("Ctrl-C stops", "the same command goes on"), session)
-        job.say(f"{watching.STARTING}…")
+        watch = Watch(study, ("Ctrl-C stops", "the same command goes on"), session)
+        job.say(f"{STARTING}…")
         usable = while_running.enter_context(nodes.nodes_of(address, study, pairs, job.say))
-        with job.mirror.following(), watching.watching(watch, job.console):
+        with job.mirror.following(), watching(watch, job.console):
             at_limit = tuner.run_sweep(study, pairs, usable, max_hours=job.max_hours)
     return "limit" if at_limit else ""
 
@@ -317,13 +337,12 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
 
     study = with_confirmation(job.study)
     overview = status.overview(study)
-    done = all(s.state == "done" for s in overview.units)
-    failed = [s for s in overview.units if s.state == "failed"]
+    failed = overview.in_state("failed")
     table = build.results_table(study)
     job.console.print(terminal.to_rich(table, brief=True), crop=False)
     folder = results.write_results(study, table)
     job.mirror.catch_up(results.tracked_tables(table), [*table.notes, *table.verdict.lines()])
-    if job.report and done:
+    if job.report and overview.is_done:
         results.write_figures(study, None)
         job.say(f"\nAll of it on one page, open it in a browser:\n{write_report(study).path}")
     else:
@@ -335,25 +354,14 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
     for s in failed:
         job.say(f"failed: {s.id}: {s.error}")
         job.say(display.where_to_look(s, study.runs))
-    if done:
+    if overview.is_done:
         return 0
     if stopped == "limit":
-        how = "go on with a higher limit, or without"
-        spent = f"stopped at --max-gpu-hours {job.max_hours:g} with {_hours(overview)}; {how}"
-        job.say(f"{display.summary(overview.units)}; {spent}: {job.again}")
+        spent = f"stopped at --max-gpu-hours {job.max_hours:g} with {display.hours_line(overview)}"
+        how = f"{spent}; go on with a higher limit, or without: {job.again}"
+        job.say(f"{display.summary(overview)}; {how}")
         return 1 if failed else 3
     limit = "" if job.max_hours is None else f" --max-gpu-hours {job.max_hours:g}"
-    how = display.next_step(overview.units, f"{job.again}{limit}")
-    job.say(f"{display.summary(overview.units)}; {how}")
+    how = display.next_step(overview, f"{job.again}{limit}")
+    job.say(f"{display.summary(overview)}; {how}")
     return INTERRUPTED if stopped == "interrupted" else 1
-
-
-def _hours(overview: Overview) -> str:
-    """`1.2 GPU-hours spent, about 3.1 left (2.5 to 4)`."""
-    spent = f"{display.hours(overview.device_hours_spent)} {overview.device}-hours spent"
-    left = overview.device_hours_left
-    if left is None:
-        return spent
-    rates = ", by rates measured on this card" if overview.calibrated else ""
-    span = f"{display.hours(left.low)} to {display.hours(left.high)}"
-    return f"{spent}, about {display.hours(left.mid)} left ({span}){rates}"

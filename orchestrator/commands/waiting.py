@@ -17,7 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from orchestrator.commands.display import duration, say
+from orchestrator.commands.display import say
+from orchestrator.commands.unit_rows import duration
 
 SILENCE_S = 3.0  # without output, before a line says what takes so long
 REPORTED_PARTS = 4  # of the making of a model, where output is no terminal

@@ -1,4 +1,4 @@
-"""How far every unit of an experiment is, from the run directories alone."""
+"""A sweep at one moment, from its run directories alone: a row for each unit and each family."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from orchestrator.config import Placement
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.liveness.leases import Claims, Held, drivers_of
-from orchestrator.monitor.device_hours import Device, device_of, hours_spent
+from orchestrator.liveness.leases import Claims, drivers_of
 from orchestrator.monitor.time_left import (
+    Device,
     Left,
     device_hours,
+    device_of,
+    hours_spent,
     left_of,
     left_once_trained,
     sweep_seconds,
     work_left,
 )
-from orchestrator.monitor.unit_status import UnitStatus, UnitView, tokens_a_second
+from orchestrator.monitor.unit_status import UnitStatus, UnitView
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.records.log import EVALUATING, RESCORING
@@ -43,17 +46,6 @@ class Session:
     trials_before: int
     cluster: Mapping[str, float]  # CPU, GPU → how many there are
 
-    def pace(self, statuses: Sequence[UnitStatus]) -> tuple[float, float | None]:
-        """Seconds since the start, and finished trials per hour; None before the first finishes."""
-        elapsed = time.monotonic() - self.started
-        finished = sum(s.is_trial and s.state == "done" for s in statuses) - self.trials_before
-        return elapsed, 3600 * finished / elapsed if finished > 0 and elapsed else None
-
-
-def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
-    """Seconds that the rest of a sweep takes alone on the CPUs and GPUs of `cluster`, if known."""
-    return overview(study, Session(time.monotonic(), 0, cluster)).seconds_left_range
-
 
 @dataclass(frozen=True)
 class FamilyStatus:
@@ -71,27 +63,29 @@ class FamilyStatus:
     setting: str | None = None
     step: int | None = None
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its setup and label, which no other family has."""
+        return self.setup, self.label
+
 
 @dataclass(frozen=True)
 class Overview:
-    """All units, and the sweep as a whole. `used` and `cluster` count CPUs and GPUs.
+    """All units, and the sweep as a whole. `used` counts CPUs and GPUs that work on it.
 
-    `seconds_left` and its `seconds_left_range` estimate how long the sweep still takes on the
-    devices that work on it now; None while unknown, or while nothing runs. Device-hours are hours
-    of the `device`, which is `GPU`, or `core` if no unit uses a GPU. `device_hours_left` is None
-    while unknown. Estimates are `calibrated` while they rest on the measurements of `trb calibrate`
-    on the card. `tokens_a_second` counts the tokens that all trials in training sample together;
-    None while none does. The sweep is `driven` while a `trb submit` or a worker is at work.
-    `to_confirm` counts the units that will confirm open families and are not among `units` yet.
+    `seconds_left_range` estimates how long the sweep still takes on the devices that work on it
+    now; None while unknown, or while nothing runs. Device-hours are hours of the `device`, which is
+    `GPU`, or `core` if no unit uses a GPU. `device_hours_left` is None while unknown. Estimates are
+    `calibrated` while they rest on the measurements of `trb calibrate` on the card.
+    `tokens_a_second` counts the tokens that all trials in training sample together; None while none
+    does. The sweep is `driven` while a `trb submit` or a worker is at work. `to_confirm` counts the
+    units that will confirm open families and are not among `units` yet.
     """
 
-    units: list[UnitStatus]
-    families: list[FamilyStatus]
-    seconds_left: float | None
-    elapsed: float | None = None
-    trials_an_hour: float | None = None
+    units: Sequence[UnitStatus]
+    families: Sequence[FamilyStatus] = ()
+    session: Session | None = None
     used: Mapping[str, float] = field(default_factory=dict)
-    cluster: Mapping[str, float] = field(default_factory=dict)
     seconds_left_range: Range | None = None
     device: Device = "core"
     device_hours_spent: float = 0.0
@@ -101,15 +95,82 @@ class Overview:
     driven: bool = True
     to_confirm: int = 0
 
+    @property
+    def done(self) -> int:
+        """How many units are done."""
+        return sum(s.state == "done" for s in self.units)
+
+    @property
+    def is_done(self) -> bool:
+        return self.done == len(self.units)
+
+    @property
+    def steps(self) -> int:
+        """Steps that the units have taken together."""
+        return sum(s.step for s in self.units)
+
+    @property
+    def all_steps(self) -> int:
+        return sum(s.steps for s in self.units)
+
+    def in_state(self, state: str) -> list[UnitStatus]:
+        """The units in one of the STATES."""
+        return [s for s in self.units if s.state == state]
+
+    @property
+    def finished(self) -> frozenset[tuple[str, str]]:
+        """Keys of the families whose units are all done.
+
+        A damaged unit leaves none: the scores of its sweep cannot be read.
+        """
+        if self.in_state("damaged"):
+            return frozenset()
+        return frozenset(each.key for each in self.families if set(each.states) == {"done"})
+
+    def confirming(self, family: FamilyStatus) -> list[UnitStatus]:
+        """The runs that confirm the choice of a family."""
+        runs = [s for s in self.units if s.confirms is not None]
+        return [s for s in runs if (s.setup, s.family) == family.key]
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self.seconds_left_range and self.seconds_left_range.mid
+
+    @property
+    def cluster(self) -> Mapping[str, float]:
+        """CPU, GPU → how many there are; only the driver knows."""
+        return self.session.cluster if self.session else {}
+
+    @property
+    def elapsed(self) -> float | None:
+        """Seconds since the driver started."""
+        return time.monotonic() - self.session.started if self.session else None
+
+    @property
+    def trials_an_hour(self) -> float | None:
+        """The pace since the driver started; None before it has finished a trial."""
+        if self.session is None or not self.elapsed:
+            return None
+        finished = sum(s.is_trial for s in self.in_state("done")) - self.session.trials_before
+        return 3600 * finished / self.elapsed if finished > 0 else None
+
     def to_json(self) -> dict[str, Any]:
         """The sweep without its units."""
-        values = asdict(replace(self, units=[], families=[]))
-        del values["units"], values["families"]
-        return values
+        names = (
+            "seconds_left",
+            "seconds_left_range",
+            "elapsed",
+            "trials_an_hour",
+            "tokens_a_second",
+        )
+        names += ("used", "cluster", "driven", "to_confirm", "calibrated")
+        names += ("device", "device_hours_spent", "device_hours_left")
+        values = {name: getattr(self, name) for name in names}
+        return {key: asdict(v) if isinstance(v, Range) else v for key, v in values.items()}
 
 
 @dataclass(frozen=True)
-class _FamilyView:
+class FamilyView:
     """The samples that a family wants now, and its best checkpoint so far.
 
     Once it is trained it will want `later` samples (EVALUATING or RESCORING) of some of the units
@@ -125,26 +186,12 @@ class _FamilyView:
     def status(self, states: Mapping[str, str]) -> FamilyStatus:
         """The family by the `states` of the units."""
         first = self.settings[0][0]
-        counts = Counter[str]()
-        for setting in self.settings:
-            for unit in setting:
-                counts[states[unit.id]] += 1
-        label = method_label(first.method or BASE)
+        counts = Counter(states[unit.id] for unit in itertools.chain(*self.settings))
+        known = FamilyStatus(first.setup, method_label(first.method or BASE), counts)
         if self.best is None:
-            return FamilyStatus(first.setup, label, counts)
-        return FamilyStatus(
-            setup=first.setup,
-            label=label,
-            states=counts,
-            score=float(self.best.mean),
-            setting=self.best.setting[0].label.removeprefix(label).strip(),
-            step=self.best.step,
-        )
-
-
-def collect(study: Study) -> list[UnitStatus]:
-    """Status of each unit, in the order of `units`."""
-    return overview(study).units
+            return known
+        setting = self.best.setting[0].label.removeprefix(known.label).strip()
+        return replace(known, score=float(self.best.mean), setting=setting, step=self.best.step)
 
 
 def overview(study: Study, session: Session | None = None) -> Overview:
@@ -160,27 +207,71 @@ def overview(study: Study, session: Session | None = None) -> Overview:
     sound = [unit for unit in study.units if not damaged.keys() & {unit.id, *unit.depends_on}]
     made = _overview(study.with_units(sound), session)
     known = {s.id: s for s in made.units}
-    statuses: list[UnitStatus] = []
-    open_families: set[tuple[str, str]] = set()
+    units, open_families = [], set[tuple[str, str]]()
     for unit in study.units:
-        if unit.id in known:
-            statuses.append(known[unit.id])
-            continue
-        damage = damaged.get(unit.id)
-        state = "damaged" if damage else "waiting"
-        statuses.append(UnitStatus.of(unit, state, 0, error=damage))
-        open_families.add((unit.setup, method_label(unit.method or BASE)))
+        status = known.get(unit.id)
+        if status is None:
+            damage = damaged.get(unit.id)
+            status = UnitStatus.of(unit, "damaged" if damage else "waiting", 0, error=damage)
+            open_families.add((status.setup, status.family))
+        units.append(status)
     families = []
     for family in made.families:
-        if (family.setup, family.label) in open_families:
+        if family.key in open_families:
             family = FamilyStatus(family.setup, family.label, family.states)
         families.append(family)
-    unknown = {"seconds_left": None, "seconds_left_range": None, "device_hours_left": None}
-    return replace(made, units=statuses, families=families, **unknown)
+    unknown = {"seconds_left_range": None, "device_hours_left": None}
+    return replace(made, units=units, families=families, **unknown)
+
+
+def collect(study: Study) -> list[UnitStatus]:
+    """Status of each unit, in the order of `units`."""
+    return list(overview(study).units)
+
+
+def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
+    """Seconds that the rest of a sweep takes alone on the CPUs and GPUs of `cluster`, if known."""
+    return overview(study, Session(time.monotonic(), 0, cluster)).seconds_left_range
 
 
 def _overview(study: Study, session: Session | None) -> Overview:
     families = [_family_view(study, family) for family in study.families()]
+    seconds = study_seconds(study)
+    views = _unit_views(study, families, seconds)
+    statuses = [view.status for view in views]
+    running = any(s.state == "running" for s in statuses)
+    evaluator = study.experiment.runtime.placement.of_evaluator
+    used, device = _used(views, evaluator), device_of(study)
+    to_confirm = unconfirmed_units(study)
+    jobs = _jobs(study, views, families, to_confirm, seconds)
+    seconds_left = hours_left = None
+    # A single job of unknown cost leaves the sweep without an estimate, which would be too low.
+    if jobs is not None:
+        hours_left = device_hours(jobs, evaluator, device)
+        if running or (session and jobs):
+            seconds_left = sweep_seconds(jobs, evaluator, session.cluster if session else used)
+    rates = [view.tokens_a_second for view in views if view.tokens_a_second is not None]
+    states = {s.id: s.state for s in statuses}
+    return Overview(
+        units=statuses,
+        families=[family.status(states) for family in families],
+        session=session,
+        used=used,
+        seconds_left_range=seconds_left,
+        device=device,
+        device_hours_spent=hours_spent(study),
+        device_hours_left=hours_left,
+        calibrated=seconds.calibrated,
+        tokens_a_second=sum(rates) if rates else None,
+        driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
+        to_confirm=len(to_confirm),
+    )
+
+
+def _unit_views(
+    study: Study, families: Sequence[FamilyView], seconds: StudySeconds
+) -> list[UnitView]:
+    """Each unit with the samples that are wanted of it."""
     wanted: Wants = {}
     later: dict[str, str] = {}
     for unit in study.units:
@@ -189,66 +280,25 @@ def _overview(study: Study, session: Session | None) -> Overview:
         wanted |= family.wants
         if family.later:
             later |= dict.fromkeys(family.candidates, family.later)
-    seconds = study_seconds(study)
-    claims = Claims(study.runs)
-    statuses: list[UnitStatus] = []
-    jobs: list[Left | None] = []
-    held: list[Held] = []
+    claims, views = Claims(study.runs), []
     for unit in study.units:
-        claimed = claims.held(unit.id)
-        view = UnitView(study, unit, wanted.get(unit.id, {}), later.get(unit.id), claimed)
-        left = None if view.state == "done" else view.left(seconds)
-        statuses.append(view.status(left))
-        held += claimed
-        if view.state not in ("done", "failed"):
-            jobs.append(left)
-    to_confirm = unconfirmed_units(study)
-    jobs += _later_jobs(study, families, to_confirm, seconds)
-    known = [job for job in jobs if job is not None]
-    evaluator = study.experiment.runtime.placement.of_evaluator
-    device = device_of(study)
-    running = any(s.state == "running" for s in statuses)
-    used = _used(study, statuses, held)
-    cluster = session.cluster if session else {}
-    seconds_left = hours_left = None
-    # A single job of unknown cost leaves the sweep without an estimate, which would be too low.
-    if len(known) == len(jobs):
-        hours_left = device_hours(known, evaluator, device)
-        if running or (session and jobs):
-            seconds_left = sweep_seconds(known, evaluator, cluster if session else used)
-    elapsed, trials_an_hour = session.pace(statuses) if session else (None, None)
-    states = {s.id: s.state for s in statuses}
-    return Overview(
-        units=statuses,
-        families=[family.status(states) for family in families],
-        seconds_left=seconds_left and seconds_left.mid,
-        elapsed=elapsed,
-        trials_an_hour=trials_an_hour,
-        used=used,
-        cluster=cluster,
-        seconds_left_range=seconds_left,
-        device=device,
-        device_hours_spent=hours_spent(study),
-        device_hours_left=hours_left,
-        calibrated=seconds.calibrated,
-        tokens_a_second=_tokens_a_second(study, statuses),
-        driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
-        to_confirm=len(to_confirm),
-    )
+        known = wanted.get(unit.id, {}), later.get(unit.id), claims.held(unit.id)
+        views.append(UnitView(study, unit, *known, seconds))
+    return views
 
 
-def _family_view(study: Study, family: Family) -> _FamilyView:
+def _family_view(study: Study, family: Family) -> FamilyView:
     """The view of a family; until it is settled, its best checkpoint so far counts as selected."""
     setup = study.setup_of(family[0][0])
     now = family_state(study, family)
     best = selection.best_of(selection.scored_checkpoints(study, family))
     if now.settled:
-        return _FamilyView(family, now.wants, best)
+        return FamilyView(family, now.wants, best)
     if setup.evaluation.budget == "adaptive" and family[0][0].is_trial:
         members = frozenset(unit.id for unit in itertools.chain(*family))
-        return _FamilyView(family, now.wants, best, EVALUATING, members)
+        return FamilyView(family, now.wants, best, EVALUATING, members)
     if not setup.evaluation.rescore:
-        return _FamilyView(family, now.wants, best)
+        return FamilyView(family, now.wants, best)
     rescored = {unit.id for unit in best.setting} if best else set()
     for setting in family:
         # The last samples of its last seed may make a setting of several seeds the best one. Until
@@ -257,50 +307,40 @@ def _family_view(study: Study, family: Family) -> _FamilyView:
             unit.id in now.wants or not study.reader(unit).trained for unit in setting
         ):
             rescored |= {unit.id for unit in setting}
-    return _FamilyView(family, now.wants, best, RESCORING, frozenset(rescored))
+    return FamilyView(family, now.wants, best, RESCORING, frozenset(rescored))
 
 
-def _later_jobs(
+def _jobs(
     study: Study,
-    families: Sequence[_FamilyView],
+    views: Sequence[UnitView],
+    families: Sequence[FamilyView],
     to_confirm: Sequence[Unit],
     seconds: StudySeconds,
-) -> list[Left | None]:
-    """The later work: confirming runs of open families, and samples of families once trained.
+) -> list[Left] | None:
+    """The work that is left; None while the cost of a part of it is unknown.
 
-    None is work of an unknown cost.
+    It includes the later work: confirming runs of open families, and samples of families once
+    trained.
     """
-    jobs: list[Left | None] = []
+    jobs = [view.left for view in views if view.state not in ("done", "failed")]
     for unit in to_confirm:
         work = work_left(study.experiment, unit, study.reader(unit), 0, {}, confirms=unit.is_trial)
         jobs.append(left_of(unit, work, seconds))
     for family in families:
         if family.later:
             jobs.append(left_once_trained(study.experiment, family.settings, seconds))
-    return jobs
+    known = [job for job in jobs if job is not None]
+    return known if len(known) == len(jobs) else None
 
 
-def _used(study: Study, statuses: Sequence[UnitStatus], held: Sequence[Held]) -> dict[str, float]:
+def _used(views: Sequence[UnitView], evaluator: Placement) -> dict[str, float]:
     """CPUs and GPUs of the processes that train units, and of evaluators.
 
     One evaluator samples the checkpoints of many units in turn, so evaluators are counted by the
     processes that hold slices, and not by units.
     """
-    evaluators = len({each.holder for each in held})
-    placement = study.experiment.runtime.placement.of_evaluator
-    cpus, gpus = [placement.cpus] * evaluators, [placement.gpus] * evaluators
-    for s in statuses:
-        if s.is_training:
-            cpus.append(s.cpus)
-            gpus.append(s.gpus)
-    return {"CPU": sum(cpus), "GPU": float(sum(gpus))}
-
-
-def _tokens_a_second(study: Study, statuses: Sequence[UnitStatus]) -> float | None:
-    """Tokens that all trials in training sample together; None before the first step of one."""
-    total = None
-    for s in statuses:
-        rate = tokens_a_second(study.reader(s.id)) if s.is_training and s.is_trial else None
-        if rate is not None:
-            total = rate + (total or 0.0)
-    return total
+    evaluators = {held.holder for view in views for held in view.claimed}
+    placements = [evaluator] * len(evaluators)
+    placements += [view.unit.placement for view in views if view.status.is_training]
+    cpus = sum(placement.cpus for placement in placements)
+    return {"CPU": cpus, "GPU": float(sum(placement.gpus for placement in placements))}

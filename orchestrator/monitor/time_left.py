@@ -1,10 +1,11 @@
-"""How long the remaining work of a unit and of a whole experiment takes, as a Range."""
+"""Device-hours that were spent, and how long the remaining work takes, as a Range."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from orchestrator.config import Experiment, Placement
 from orchestrator.experiment.evaluation_protocol import (
@@ -14,7 +15,6 @@ from orchestrator.experiment.evaluation_protocol import (
     samples_at_once,
 )
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.monitor.device_hours import Device, devices_of
 from orchestrator.planning.evaluation_cost import (
     checkpoints_evaluated,
     evaluation_generations,
@@ -24,10 +24,40 @@ from orchestrator.planning.evaluation_cost import (
 from orchestrator.planning.ranges import NOTHING, SCENARIOS, Range, Scenario
 from orchestrator.planning.seconds import StudySeconds, on_the_clock
 from orchestrator.planning.steps import steps_left
-from orchestrator.records.clock import BLENDED, PLAIN
+from orchestrator.records.clock import BLENDED, PLAIN, seconds_spent
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
+Device = Literal["GPU", "core"]  # whose hours an experiment counts
 Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or responses
+
+# --- spent ---
+
+
+def device_of(study: Study) -> Device:
+    """The device whose hours an experiment counts: GPUs, or cores where no unit uses a GPU."""
+    shared = study.experiment.runtime.placement
+    uses_gpus = shared.gpus or any(unit.placement.gpus for unit in study.units)
+    return "GPU" if uses_gpus else "core"
+
+
+def devices_of(placement: Placement, device: Device) -> float:
+    """How many GPUs or cores a process with this placement holds."""
+    return float(placement.gpus) if device == "GPU" else placement.cpus
+
+
+def hours_spent(study: Study) -> float:
+    """Device-hours of all work that was clocked in the run directories of a study."""
+    device = device_of(study)
+    seconds = 0.0
+    evaluators = devices_of(study.experiment.runtime.placement.of_evaluator, device)
+    for unit in study.units:
+        training, evaluating = seconds_spent(study.reader(unit))
+        seconds += devices_of(unit.placement, device) * training + evaluators * evaluating
+    return seconds / 3600
+
+
+# --- left ---
 
 
 @dataclass(frozen=True)

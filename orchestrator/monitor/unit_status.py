@@ -1,4 +1,4 @@
-"""How far one unit is, from its run directory and the samples that are wanted of it."""
+"""One row of a sweep: how far a unit is, and the words that every surface shows of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling, problems_wanted
 from orchestrator.experiment.kinds import Kind, OfKind
+from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Unit
 from orchestrator.liveness.leases import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
@@ -79,6 +80,16 @@ class UnitStatus(OfKind):
         )
 
     @property
+    def family(self) -> str:
+        """The label of its method."""
+        return method_label(self.method or BASE)
+
+    @property
+    def setting(self) -> str:
+        """The knobs in its label; empty without any."""
+        return self.label.removeprefix(self.family).strip()
+
+    @property
     def is_training(self) -> bool:
         """Whether an attempt at the unit runs, and not only evaluators that sample it."""
         return self.state == "running" and self.phase not in (EVALUATING, RESCORING)
@@ -93,7 +104,7 @@ class UnitView:
 
     `wanted` has the evaluations that lack samples now, with the number of samples of each problem
     that they need. `later` is EVALUATING or RESCORING if the unit may need more samples once its
-    family is trained, else None.
+    family is trained, else None. `seconds` are the costs by which its time left is estimated.
     """
 
     study: Study
@@ -101,6 +112,7 @@ class UnitView:
     wanted: Mapping[Sampling, int]
     later: str | None
     claimed: Sequence[Held]
+    seconds: StudySeconds
 
     @cached_property
     def run(self) -> RunReader:
@@ -200,24 +212,33 @@ class UnitView:
             lacking[sampling] = sum(part.responses for part in parts)
         return lacking
 
-    def left(self, seconds: StudySeconds) -> Left | None:
-        """The time that the remaining work takes; None while the cost of a part is unknown."""
+    @cached_property
+    def left(self) -> Left | None:
+        """The time that its remaining work takes; None if it is done, or a cost is unknown."""
+        if self.state == "done":
+            return None
         work = work_left(
             self.study.experiment, self.unit, self.run, self.step, self.lacking, self.confirms
         )
-        return left_of(self.unit, work, seconds)
+        return left_of(self.unit, work, self.seconds)
 
-    def status(self, left: Left | None) -> UnitStatus:
-        """The status of the unit, of which `left` is the remaining work."""
+    @cached_property
+    def tokens_a_second(self) -> float | None:
+        """The pace at which it samples rollouts now; None unless it is a trial in training."""
+        known = self.status.is_training and self.unit.is_trial
+        return tokens_a_second(self.run) if known else None
+
+    @cached_property
+    def status(self) -> UnitStatus:
+        """All that is shown of the unit."""
         run, unit = self.run, self.unit
-        running = self.state == "running"
         _, last = run.last_metrics()
         repetition = FRESH if self.confirms else 0
         ids = list(self.study.evaluation_ids(unit.setup, repetition).values())
         scores = selection.trajectory(run, ids) if unit.has_scores else {}
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
-        needed = left and (left.training + left.sampling).mid
+        needed = self.left and (self.left.training + self.left.sampling).mid
         return UnitStatus.of(
             unit,
             self.state,
@@ -227,7 +248,7 @@ class UnitView:
             best_step=best,
             latest_step=latest,
             latest_score=float(scores[latest]) if latest is not None else None,
-            seconds_left=needed if running else None,
+            seconds_left=needed if self.state == "running" else None,
             seconds_needed=needed,
             confirms=self.study.confirming.get(unit.id),
             error=self.error,

@@ -1,8 +1,7 @@
 """`trb view`: a full-screen view of a sweep in a terminal.
 
-It reads run directories and changes none. Numbers and widgets are apart: `leaderboard`, `units`,
-`processes`, `curves`, `responses` and `rollout_tokens` turn run directories into rows without
-knowing a screen; `reading` reads them off the screen's thread; `app` with its panes shows them, and
-`reading_pane` says when a pane reads files of its own. Scores are those of `analysis.table`, states
-those of `monitor.status`. Nothing but this room imports textual.
+It reads run directories and changes none: `reading` reads them off the screen's thread, `app` shows
+a tab for each pane, and `panes` has what these share. Each pane stands in one file with its rows.
+Scores are those of `analysis.table`, the rows of units those of `commands.unit_rows`. Nothing but
+this room imports textual.
 """

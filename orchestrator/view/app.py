@@ -14,29 +14,29 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Static, Tab, Tabs
 
 from analysis.table.model import Table
-from orchestrator.commands.display import progress_bar, progress_mark, sweep_line
+from orchestrator.commands.display import steps_words, sweep_line
+from orchestrator.commands.unit_rows import progress_bar
 from orchestrator.experiment.reading import from_here
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
-from orchestrator.sheet import MARK_STYLES
-from orchestrator.view.curves_pane import CurvesPane
-from orchestrator.view.leaderboard_pane import LeaderboardPane
+from orchestrator.view.curves import CurvesPane
+from orchestrator.view.leaderboard import LeaderboardPane
+from orchestrator.view.panes import Pane
 from orchestrator.view.reading import Progress, SweepReader
-from orchestrator.view.rollouts_pane import RolloutsPane
-from orchestrator.view.samples_pane import SamplesPane
-from orchestrator.view.unit_screen import UnitScreen
-from orchestrator.view.units_pane import UnitsPane
+from orchestrator.view.rollouts import RolloutsPane
+from orchestrator.view.samples import SamplesPane
+from orchestrator.view.units import UnitScreen, UnitsPane
 
 LEADERBOARD, UNITS, CURVES = "leaderboard", "units", "curves"
 SAMPLES, ROLLOUTS = "samples", "rollouts"
 OF_TABS = ("tab", "search", "read", "leave_search", "quit")  # actions of the tabs' own keys
 TAB = "tab-"  # before the name of a pane, in the id of its tab
-TITLES = {  # of the tabs, whose numbers are the keys
-    LEADERBOARD: "1 Scores",
-    UNITS: "2 Units",
-    CURVES: "3 Curves",
-    SAMPLES: "4 Samples",
-    ROLLOUTS: "5 Rollouts",
+TABS: dict[str, tuple[str, type[Pane]]] = {  # titles, whose numbers are the keys, and contents
+    LEADERBOARD: ("1 Scores", LeaderboardPane),
+    UNITS: ("2 Units", UnitsPane),
+    CURVES: ("3 Curves", CurvesPane),
+    SAMPLES: ("4 Samples", SamplesPane),
+    ROLLOUTS: ("5 Rollouts", RolloutsPane),
 }
 BAR = 12  # characters of the sweep's bar
 ENDING_S = 1.0  # for a reading that goes on when the user leaves
@@ -66,19 +66,12 @@ class ReadingFailed(Message):
         self.error = error
 
 
-Pane = LeaderboardPane | UnitsPane | CurvesPane | SamplesPane | RolloutsPane
-
-
 class ViewApp(App[None]):
     """Shows one sweep until the user leaves; it writes nothing but the cache of earlier looks."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("1", f"tab('{LEADERBOARD}')", show=False),
-        Binding("2", f"tab('{UNITS}')", show=False),
-        Binding("3", f"tab('{CURVES}')", show=False),
-        Binding("4", f"tab('{SAMPLES}')", show=False),
-        Binding("5", f"tab('{ROLLOUTS}')", show=False),
+        *(Binding(title[0], f"tab('{tab}')", show=False) for tab, (title, _) in TABS.items()),
         Binding("slash", "search", "Search"),
         Binding("r", "read", "Read"),
         Binding("escape", "leave_search", "Clear", show=False),
@@ -106,14 +99,10 @@ class ViewApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline", markup=False)
-        tabs = [Tab(title, id=f"{TAB}{pane}") for pane, title in TITLES.items()]
-        yield Tabs(*tabs)
+        yield Tabs(*(Tab(title, id=f"{TAB}{tab}") for tab, (title, _) in TABS.items()))
         with ContentSwitcher(initial=LEADERBOARD):
-            yield LeaderboardPane(id=LEADERBOARD)
-            yield UnitsPane(id=UNITS)
-            yield CurvesPane(id=CURVES)
-            yield SamplesPane(id=SAMPLES)
-            yield RolloutsPane(id=ROLLOUTS)
+            for tab, (_, pane) in TABS.items():
+                yield pane(id=tab)
         yield Input(placeholder="search", id="search")
         yield Footer()
 
@@ -133,17 +122,16 @@ class ViewApp(App[None]):
             return
         self._progress = message.progress
         self._main.query_one("#headline", Static).update(headline(self._study, message.progress))
-        for pane in (UnitsPane, CurvesPane, SamplesPane, RolloutsPane):
-            self._main.query_one(pane).show(message.progress)
+        for pane in self._main.query(Pane):
+            pane.show(message.progress)
         if isinstance(self.screen, UnitScreen):
             self.screen.show(message.progress)
 
     def on_table_read(self, message: TableRead) -> None:
         if self._is_leaving:
             return
-        self._main.query_one(LeaderboardPane).show(message.table, message.problem)
-        for pane in (CurvesPane, SamplesPane, RolloutsPane):
-            self._main.query_one(pane).show_table(message.table)
+        for pane in self._main.query(Pane):
+            pane.show_table(message.table, message.problem)
 
     def on_reading_failed(self, message: ReadingFailed) -> None:
         # Raised here, it ends the app and is printed; in the thread the screen would cover it.
@@ -209,9 +197,7 @@ class ViewApp(App[None]):
         user still types.
         """
         pane, words = self._pane(), self._main.query_one("#search", Input)
-        # Curves have no rows to leave out.
-        if not isinstance(pane, CurvesPane):
-            pane.search(words.value)
+        pane.search(words.value)
         if not words.has_focus:
             pane.focus_first()
 
@@ -249,12 +235,9 @@ def headline(study: Study, progress: Progress | None) -> Text:
         text.append(f" · {from_here(study.runs)}", "dim")
         return text.append("\nReading run directories…")
     overview = progress.overview
-    done = progress.steps
-    of = sum(s.steps for s in overview.units)
-    if of:
-        bar = progress_bar(done, of, BAR)
-        text.append(f" {bar}", MARK_STYLES[progress_mark(done, of)])
-        text.append(f" {done} of {of} steps")
+    bar = progress_bar(overview.steps, overview.all_steps, BAR)
+    if bar.text:
+        text.append(" ").append_text(bar.rich()).append(f" {steps_words(overview)}")
     clock = time.strftime("%H:%M:%S", time.localtime(progress.read_at))
     text.append(f" · {from_here(study.runs)}", "dim")
     return text.append(f"\n{sweep_line(overview)} · read {clock}")

@@ -1,4 +1,7 @@
-"""The leaderboard's rows: the numbers of the results table, the best method of each setup first."""
+"""The tab of scores: the numbers of the results table, the best method of each setup first.
+
+Behind the chosen method stands what its number rests on.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,121 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.widgets import DataTable
+
 from analysis.facts.evidence import ONE_RUN, ConfirmedRow, Difference, Estimate, RowEvidence
-from analysis.labels import AVERAGE
+from analysis.labels import AVERAGE, BASE
 from analysis.numbers import signed
 from analysis.table.evidence_formats import GAP, LIMITS, PROBLEMS_ONLY, P, gap_cells, score_text
 from analysis.table.model import Table
+from orchestrator.commands.unit_rows import fitted, taken
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.sheet import Cell
+from orchestrator.view.panes import BESIDE, LiveTable, Pane, below
 
+METHOD, AVG, CONFIRMED, INTERVAL, AXIS = "Method", "Avg", "Confirmed", "Interval", ""
+SEEDS, STEP, SETTING = "Seeds", "Step", "Setting"
+LEAST_AXIS, WIDEST_AXIS = 13, 41  # characters of the drawn intervals
 ZERO, POINT, LINE, BLANK = "│", "●", "─", " "
 BELOW, ABOVE = "◀", "▶"  # in place of the point, for a difference beyond the axis
 FARTHEST = 20.0  # points on either side of zero that an axis shows at most
+
+
+class LeaderboardPane(Pane):
+    """The methods by score; columns are left out where the screen has no room for them."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self._placings: dict[str, Placing] = {}
+
+    def compose(self) -> ComposeResult:
+        yield LiveTable(id="method-rows")
+        yield below("Reading run directories…", "evidence")
+
+    def show_table(self, table: Table | None, problem: str) -> None:
+        """Show a table, or the `problem` for which there is none."""
+        super().show_table(table, problem)
+        if table is None:
+            self.say(Text(problem, "red"))
+            return
+        self._placings = {placing.key: placing for placing in placings(table)}
+        self.fill()
+
+    def words_for(self, key: str) -> str:
+        """Words that find the units of the method with this key, and the method here."""
+        placing = self._placings[key]
+        # The id of the untrained student's unit names no method.
+        return placing.label if placing.method == BASE else placing.unit_prefix
+
+    def fill(self) -> None:
+        """Show the methods that hold the searched words, with an axis of intervals if it fits."""
+        if self.table is None or not self.size.width:  # not laid out yet
+            return
+        shown, several = dict[str, Placing](), len(self.table.places()) > 1
+        for key, placing in self._placings.items():
+            if self.passes(f"{placing.unit_prefix} {placing.label}"):
+                shown[key] = placing
+        rows = {key: placing.row(several) for key, placing in shown.items()}
+        columns = _columns(list(rows.values()), self.size.width - BESIDE)
+        titles: dict[str, int | None] = {}
+        # The untrained student is so far below all others that the axis would end with it.
+        trained = [each.difference for each in shown.values() if each.method != BASE]
+        gaps = [difference for difference in trained if difference is not None]
+        axis = IntervalAxis.around(gaps, columns.get(AXIS, LEAST_AXIS))
+        for heading, width in columns.items():
+            titles[heading if heading != AXIS else axis.heading()] = width
+        cells = {}
+        for key, placing in shown.items():
+            row = rows[key] | {AXIS: Cell(axis.draw(placing.difference))}
+            cells[key] = [row[heading] for heading in columns]
+        self.query_one(LiveTable).show(titles, cells, (METHOD, SETTING, axis.heading()))
+        self._describe()
+
+    def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
+        self._describe()
+
+    def _describe(self) -> None:
+        """Say what the row under the cursor rests on."""
+        table, key = self.table, self.query_one(LiveTable).selected
+        if table is None or key is None:
+            return
+        placing = self._placings[key]
+        text = Text.assemble((f"{placing.label}, {table.title(placing.setup)}", "bold"))
+        if placing.chosen is not None:
+            chosen = placing.chosen
+            setting = f" {chosen.setting}" if chosen.setting else ""
+            text.append(f" ·{setting} step {chosen.step}, best of {chosen.candidates} checkpoints")
+        lines = benchmark_texts(table, placing)
+        if table.facts is None:
+            lines.append("Computing intervals…")
+        for sentence in table.verdict.sentences:
+            # A sentence with a difference concerns one method, the others the whole table.
+            if f"{placing.label} − " in sentence or " − " not in sentence:
+                lines.append(sentence)
+        lines += table.notes[:1] if table.notes and table.notes[0].startswith("partial") else ()
+        for line in lines:
+            text.append(f"\n{line}")
+        self.say(text)
+
+
+def _columns(rows: list[dict[str, Cell]], width: int) -> dict[str, int]:
+    """Heading → characters of the columns that fit; the axis takes the room that is left."""
+    columns = {}
+    for heading in (METHOD, AVG, CONFIRMED, GAP, INTERVAL, AXIS, P, SEEDS, STEP, SETTING):
+        texts = [row[heading].text for row in rows if heading != AXIS]
+        if heading != CONFIRMED or any(texts):
+            columns[heading] = max(map(len, [heading, *texts]))
+    columns[AXIS] = LEAST_AXIS
+    columns = fitted(columns, width, [SETTING, STEP, SEEDS, AXIS], [METHOD])
+    if AXIS in columns:
+        spare = width - taken(columns)
+        columns[AXIS] = min(WIDEST_AXIS, LEAST_AXIS + max(0, spare))
+    return columns
+
+
+# --- rows ---
 
 
 @dataclass(frozen=True)
@@ -73,21 +180,29 @@ class Placing:
         # Below every score in percent.
         return -1.0 if self.average.value is None else float(self.average.value)
 
-    def cells(self) -> dict[str, str]:
-        """The texts of the row, by heading; empty where a number is missing."""
+    def row(self, several: bool = False) -> dict[str, Cell]:
+        """The cells of the row, by heading; empty where a number is missing.
+
+        The setup precedes the label if there are `several`.
+        """
         gap = gap_cells(self.difference)
         if self.chosen is None and self.lead is not None:
             gap[GAP] = signed(self.lead)
+        mark = None
+        if self.difference is not None and self.difference.shown:
+            mark = "good" if self.difference.estimate.value > 0 else "bad"
+        limits = gap[LIMITS].replace(PROBLEMS_ONLY, ONE_RUN)
         return {
-            "Method": self.label,
-            "Avg": score_text(self.score) or self.average.text,
-            "Confirmed": score_text(self.confirmed_score),
-            GAP: gap[GAP].partition(" ")[0],  # the interval says what it is over
-            "Interval": gap[LIMITS].replace(PROBLEMS_ONLY, ONE_RUN),
-            P: gap[P],
-            "Seeds": str(self.chosen.seeds or "") if self.chosen else "",
-            "Step": str(self.chosen.step) if self.chosen else "",
-            "Setting": self.chosen.setting if self.chosen else "",
+            METHOD: Cell(f"{self.setup} {self.label}" if several else self.label),
+            AVG: Cell(score_text(self.score) or self.average.text),
+            CONFIRMED: Cell(score_text(self.confirmed_score)),
+            # The interval says what it is over.
+            GAP: Cell(gap[GAP].partition(" ")[0], mark=mark),
+            INTERVAL: Cell(limits, mark=mark),
+            P: Cell(gap[P], mark=mark),
+            SEEDS: Cell(str(self.chosen.seeds or "") if self.chosen else ""),
+            STEP: Cell(str(self.chosen.step) if self.chosen else ""),
+            SETTING: Cell(self.chosen.setting if self.chosen else ""),
         }
 
 

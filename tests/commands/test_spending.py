@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands import plan as plan_command
-from orchestrator.commands import spending
+from orchestrator.commands.submit import ASKED_ABOVE, confirm
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
@@ -33,19 +33,19 @@ class Keyboard(io.StringIO):
         return True
 
 
-def confirm(path: Path, runs: Path, yes: bool = False) -> None:
+def ask(path: Path, runs: Path, yes: bool = False) -> None:
     experiment = load_experiment(path)
-    spending.confirm(Study(experiment, expand(experiment), runs), yes)
+    confirm(Study(experiment, expand(experiment), runs), yes)
 
 
 def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     planned = totals.total_gpu_hours(plan.make_plan(load_experiment(PAPER)))
     assert planned is not None
-    assert planned["total"].high > spending.ASKED_ABOVE
+    assert planned["total"].high > ASKED_ABOVE
     with pytest.raises(UserError, match=rf"submit: {hours_text(planned['total'])} .* --yes"):
-        confirm(PAPER, tmp_path)
-    confirm(PAPER, tmp_path, yes=True)
+        ask(PAPER, tmp_path)
+    ask(PAPER, tmp_path, yes=True)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_in_a_terminal_the_user_is_asked(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Keyboard(answer))
     if starts:
-        confirm(PAPER, tmp_path)
+        ask(PAPER, tmp_path)
     else:
         with pytest.raises(UserError, match="not started"):
-            confirm(PAPER, tmp_path)
+            ask(PAPER, tmp_path)
     assert capsys.readouterr().err.endswith("Start? [y/N] ")
 
 
@@ -72,7 +72,7 @@ def test_what_costs_little_is_not_asked_about(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    confirm(path, tmp_path)
+    ask(path, tmp_path)
 
 
 def test_a_refused_submit_leaves_nothing_behind(
@@ -87,9 +87,7 @@ def test_a_refused_submit_leaves_nothing_behind(
 def test_what_is_done_is_not_asked_about(tmp_path: Path) -> None:
     experiment = load_experiment(PAPER)
     units = expand(experiment)
-    assert (
-        plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).high > spending.ASKED_ABOVE
-    )
+    assert plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).high > ASKED_ABOVE
     done = {unit.id: plan.Done(unit.steps, 10**9, True, True, True) for unit in units}
     left = totals.total_gpu_hours(plan.make_plan(experiment, units, done), left=True)
     assert left is not None

@@ -15,8 +15,8 @@ from textual_plotext import PlotextPlot
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.view.app import CURVES, LEADERBOARD, ROLLOUTS, SAMPLES, UNITS, ViewApp
-from orchestrator.view.live_table import LiveTable
-from orchestrator.view.unit_screen import UnitScreen
+from orchestrator.view.panes import LiveTable
+from orchestrator.view.units import UnitScreen
 from tests.fake_runs import units_of
 from tests.view.sweeps import small_sweep, write_unit
 

@@ -9,12 +9,16 @@ from analysis.facts.evidence import Difference, Estimate
 from analysis.facts.uncertainty import Interval
 from analysis.table import evidence_formats
 from analysis.table.build import results_table
-from orchestrator.view.leaderboard import IntervalAxis, benchmark_texts, placings
+from orchestrator.view.leaderboard import IntervalAxis, Placing, benchmark_texts, placings
 from tests.view.sweeps import small_sweep
 
 
 def difference(value: float, low: float, high: float) -> Difference:
     return Difference(Estimate(Fraction(value), Interval(low, high), "seeds"), None, (3, 3))
+
+
+def texts_of(placing: Placing) -> dict[str, str]:
+    return {heading: cell.text for heading, cell in placing.row().items()}
 
 
 def test_rows_have_the_texts_of_the_results_table(tmp_path: Path) -> None:
@@ -28,7 +32,7 @@ def test_rows_have_the_texts_of_the_results_table(tmp_path: Path) -> None:
     found = placings(table)
     assert [placing.method for placing in found] == ["trust_region", "vanilla", "base"]
     for placing in found:
-        shown, row = placing.cells(), printed[placing.label]
+        shown, row = texts_of(placing), printed[placing.label]
         assert (shown["Avg"], shown["Step"]) == (row["Avg"], row["Step"])
         assert row["− Vanilla"].startswith(shown["− Vanilla"])
         assert row["95 % interval"].startswith(shown["Interval"].rstrip("*"))
@@ -36,8 +40,8 @@ def test_rows_have_the_texts_of_the_results_table(tmp_path: Path) -> None:
 
 def test_a_table_without_intervals_has_the_same_scores(tmp_path: Path) -> None:
     study = small_sweep(tmp_path)
-    early = {p.key: p.cells() for p in placings(results_table(study, depth="scores"))}
-    late = {p.key: p.cells() for p in placings(results_table(study, depth="intervals"))}
+    early = {p.key: texts_of(p) for p in placings(results_table(study, depth="scores"))}
+    late = {p.key: texts_of(p) for p in placings(results_table(study, depth="intervals"))}
     assert list(early) == list(late)
     for key, cells in early.items():
         assert late[key]["Avg"].split(" ±")[0] == cells["Avg"] != ""
@@ -48,7 +52,7 @@ def test_a_table_without_intervals_has_the_same_scores(tmp_path: Path) -> None:
 def test_methods_without_scores_come_last_and_empty(tmp_path: Path) -> None:
     study = small_sweep(tmp_path / "runs")
     nothing = placings(results_table(study.with_units([]), depth="intervals"))
-    assert {placing.cells()["Avg"] for placing in nothing} == {""}
+    assert {texts_of(placing)["Avg"] for placing in nothing} == {""}
     assert all(placing.lead is None and placing.difference is None for placing in nothing)
 
 

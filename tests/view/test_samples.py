@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.table.build import results_table
-from orchestrator.view.responses import (
+from orchestrator.view.samples import (
     Answered,
     ResponseReader,
     TextSource,

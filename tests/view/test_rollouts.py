@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.style import Style
 
-from orchestrator.view.rollout_tokens import (
+from orchestrator.view.rollouts import (
     GROUNDS,
     TAKEN_OVER,
     UNSURE,
