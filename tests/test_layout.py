@@ -23,7 +23,7 @@ def names(text: str) -> set[str]:
 
 
 PACKAGES = ("orchestrator", "analysis")
-FILES_AT_MOST = 382  # of the product: a file has two readers or 120 lines
+FILES_AT_MOST = 310  # of the product: a file has two readers or 120 lines
 LINES_AT_MOST = 600  # of a file, which is read whole
 LONGER = {  # files with one purpose that take more
     "orchestrator.config",
@@ -61,8 +61,8 @@ LIGHT_MODULES = names(
 )
 # Names of two things that are to get one each; the list only becomes shorter.
 NAMES_OF_TWO = names(
-    "Kept Points Verdict Resources Knobs Row Span Role Loss Work Schedule Kind Grid Report "
-    "Example Table Key Second Result"
+    "Kept Points Resources Knobs Row Span Role Loss Work Schedule Kind Grid Report Example "
+    "Table Key"
 )
 
 
