@@ -27,8 +27,7 @@ from benchmarks.paper_sweep import PAPER, SUCCESS
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
-from orchestrator.planning import as_json
-from orchestrator.planning.plan import make_plan
+from orchestrator.planning.plan import make_plan, totals
 from orchestrator.planning.seconds import on_the_clock
 from orchestrator.selection.pending_slices import preference
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, in_order
@@ -378,7 +377,7 @@ def packed() -> None:
     hours = {}
     for together in (1, 2):
         only = ["setups=[qwen3-0.6b]", "engine.sampler=sglang"]
-        planned = as_json.totals(
+        planned = totals(
             make_plan(load_experiment(PAPER, [*only, f"runtime.placement.gpus={1 / together}"]))
         )
         phases = {phase: seconds["mid"] for phase, seconds in planned["gpu_hours"].items()}

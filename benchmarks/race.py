@@ -14,7 +14,7 @@ other or far apart. Four ways to choose a checkpoint meet on the same families:
 
 A row has the share of the full protocol's generations, the share of families in which the pick lies
 more than 0.3 points below the best by true rates (`missed`), and how far it lies below in the mean.
-The plan's estimate (`orchestrator/planning/evaluation_cost.py`) rests on the first two.
+The plan's estimate (`orchestrator/planning/work.py`) rests on the first two.
 
 `python -m benchmarks.race hard [REPETITIONS]` tries the bounds where they are hardest to keep: few
 problems or few samples, and families whose checkpoints or runs do not differ at all.

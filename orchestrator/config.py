@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Strict
+from pydantic import BeforeValidator, Field, Strict
 
 from orchestrator.rules import (
     LARGEST,
@@ -433,6 +433,13 @@ class BenchmarkRun(Section):
     grader: Annotated[Text, "What judges its answers: math, or module:function."] = "math"
 
 
+def _without_nulls(benchmarks: Any) -> Any:
+    """The benchmarks that are not set to null; another type is refused by its own."""
+    if not isinstance(benchmarks, dict):
+        return benchmarks
+    return {key: run for key, run in benchmarks.items() if run is not None}
+
+
 @dataclass(frozen=True)
 class Evaluation(Section):
     """pass@1 of checkpoints by sampling. No id has sample counts in it: records are extended."""
@@ -458,7 +465,9 @@ class Evaluation(Section):
         "the selected checkpoint's fresh samples all are. 0: no texts.",
     ] = 1
     benchmarks: Annotated[
-        dict[Text, BenchmarkRun], "Benchmarks by key, at least one; null leaves one out."
+        dict[Text, BenchmarkRun],
+        BeforeValidator(_without_nulls),
+        "Benchmarks by key, at least one; null leaves one out.",
     ] = field(default_factory=dict)
 
 

@@ -92,7 +92,7 @@ def test_the_first_sweeps_limit_is_not_below_its_plan(
     with pytest.raises(SystemExit) as ended:
         cli.main(["plan", small, "--gpus", "8", "--json", "--runs", str(tmp_path / "runs")])
     assert ended.value.code in (0, None)
-    hours = json.loads(capsys.readouterr().out)["totals"]["chosen_gpu_hours"]
+    hours = json.loads(capsys.readouterr().out)["totals"]["gpu_hours"]["total"]
     assert float(limit) >= hours["high"]
 
 

@@ -13,8 +13,7 @@ from orchestrator.data.benchmarks import lacking
 from orchestrator.experiment.evaluation_protocol import rungs
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import checkpoint_steps, expand
-from orchestrator.planning.as_json import totals
-from orchestrator.planning.plan import make_plan
+from orchestrator.planning.plan import make_plan, totals
 from tests.sweeps import ROOT, environment
 
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -70,7 +69,7 @@ def test_a_first_sweep_takes_a_quarter_of_an_hour_and_shows_all_that_a_sweep_doe
     """
     experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
     setup = experiment.setups[name]
-    hours = totals(make_plan(experiment))["chosen_gpu_hours"]
+    hours = totals(make_plan(experiment))["gpu_hours"]["total"]
     assert 0 < hours["low"] < hours["mid"] <= 0.25
     assert (experiment.runtime.placement.gpus, setup.engine.dtype) == (1, "bfloat16")
     assert set(experiment.methods) == {"vanilla", "trust_region", "skd"}

@@ -171,8 +171,8 @@ def load(options: argparse.Namespace, announce: bool = False) -> Study:
 
     With `announce` the file of a shipped experiment is named on stderr.
     """
+    from orchestrator.experiment.load import find_experiment
     from orchestrator.experiment.reading import from_here
-    from orchestrator.experiment.shipped import find_experiment
     from orchestrator.selection.loading import load_study
 
     asked = {name: getattr(options, name) for name in ("methods", "confirm", "until")}

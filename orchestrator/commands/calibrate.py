@@ -24,7 +24,7 @@ from orchestrator.experiment.methods import behavior_at, needs_teacher
 from orchestrator.planning.calibrated import FOLDER, Card, calibration_path, gpu_of_card
 from orchestrator.planning.costs import SetupCosts
 from orchestrator.planning.seconds import measure
-from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.planning.work import teacher_online_steps
 from orchestrator.policy.spec import Behavior, TeacherSequences
 from orchestrator.selection.study import Study
 from orchestrator.sweep.preflight import check_runs_folder

@@ -1,6 +1,6 @@
 """`trb config`: every key with type, rule, default and meaning, read off `config` and the methods.
 
-With an experiment instead of a key: the resolved values, each with where it comes from.
+With an experiment instead of a key: its resolved values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ import yaml
 from orchestrator import config
 from orchestrator.commands.arguments import EXPERIMENT, JSON, Parser, add_differences
 from orchestrator.errors import UserError, did_you_mean, refuse
-from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
-from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.load import (
+    PLACEMENT_KEY,
+    SEEDS_KEY,
+    SHARED_PARTS,
+    find_experiment,
+    load_experiment,
+    names_experiment,
+    resolved,
+)
 from orchestrator.experiment.methods import METHODS, method_key, null_overrides
-from orchestrator.experiment.origins import SHARED_PARTS, layers, origin
-from orchestrator.experiment.shipped import find_experiment, names_experiment
 from orchestrator.rules import Entry, entries, entry
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -131,45 +136,25 @@ def reference(keys: Sequence[Key], width: int) -> str:
     return "\n".join(lines)
 
 
-def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]:
-    """(dotted key, value, origin) of an experiment; keys of a setup begin with its name.
+def values_of(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Dotted key → value of an experiment; keys of a setup begin with its name.
 
     UserError if the experiment is invalid.
     """
-    experiment = load_experiment(path, overrides)
-    own, setups = layers(path, overrides)
-    rows: list[tuple[Path_, Any]] = [
-        (("name",), experiment.name),
-        (("setups",), list(experiment.setups)),
-        (("seeds",), experiment.seeds),
-        (("data_dir",), experiment.data_dir),
-    ]
-    rows += _leaves(experiment.methods, ("methods",))
-    for method, placement in experiment.placements.items():
-        rows += _leaves(asdict(placement), ("methods", method, PLACEMENT_KEY))
-    for method, seeds in experiment.method_seeds.items():
-        rows.append((("methods", method, SEEDS_KEY), seeds))
-    rows += _leaves(asdict(experiment.runtime), ("runtime",))
-    found: list[tuple[str, Any, str]] = []
-    for key, value in rows:
-        found.append((".".join(key), value, origin(key, own)))
-    for name, setup in experiment.setups.items():
-        for key, value in _leaves(asdict(setup)):
-            above = own if key[0] in SHARED_PARTS else []
-            found.append((".".join((name, *key)), value, origin(key, [*above, setups[name]])))
-    return found
+    values = resolved(load_experiment(path, overrides))
+    setups = values.pop("setups")
+    return {
+        ".".join(key): value for key, value in _leaves(values | {"setups": list(setups)} | setups)
+    }
 
 
 def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) -> str:
     """Print `trb config [KEY | EXP.yaml]`."""
     if what is not None and (names_experiment(what) or Path(what).is_file()):
-        rows = resolved(find_experiment(Path(what)), overrides)
-        document: dict[str, dict[str, Any]] = {}
-        lines: list[str] = []
-        for key, value, place in rows:
-            document[key] = {"value": value, "origin": place}
-            lines.append(f"{key} = {_written(value)}  # {place}")
-        return json.dumps(document, indent=2) if as_json else "\n".join(lines)
+        values = values_of(find_experiment(Path(what)), overrides)
+        if as_json:
+            return json.dumps(values, indent=2)
+        return "\n".join(f"{key} = {_written(value)}" for key, value in values.items())
     if overrides:
         raise refuse("override", overrides[0], "an EXP.yaml before it")
     keys = all_keys() if what is None else find_keys(what)

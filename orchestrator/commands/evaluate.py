@@ -29,7 +29,7 @@ from orchestrator.experiment import validate
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems_wanted
 from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_files import completed
-from orchestrator.experiment.strict import build
+from orchestrator.experiment.reading import build
 from orchestrator.models import locate
 from orchestrator.models.folders import check_folder
 from orchestrator.models.identity import digest

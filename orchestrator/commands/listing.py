@@ -13,10 +13,9 @@ from rich.console import Console
 from orchestrator.commands.arguments import Parser, add_runs
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.errors import one_of
-from orchestrator.experiment import shipped
-from orchestrator.experiment.load import load_setup
+from orchestrator.experiment.load import RECORD, known_setups, load_setup
 from orchestrator.experiment.methods import METHODS
-from orchestrator.experiment.resolved import RECORD
+from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.selection.results_folder import results_folders, submits
 from orchestrator.sheet import Sheet, to_rich
 from orchestrator.start_up import default_runs
@@ -51,7 +50,7 @@ def show_list(kind: str | None, runs: Path, console: Console) -> int:
 
 def _experiments(_: Path) -> Rows:
     """Shipped experiment files; the first sentence of each file says what it is."""
-    for path in sorted(shipped.EXPERIMENTS.glob("*.yaml")):
+    for path in sorted(EXPERIMENTS.glob("*.yaml")):
         lines = path.read_text(encoding="utf-8").splitlines()
         comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
         text = " ".join(line.removeprefix("#").strip() for line in comment)
@@ -66,7 +65,7 @@ def _methods(_: Path) -> Rows:
 
 def _setups(_: Path) -> Rows:
     here = Path("experiment.yaml")  # setups in ./setups are those of experiments that lie here
-    for name in shipped.known_setups(here):
+    for name in known_setups(here):
         yield name, load_setup(name, here).title
 
 

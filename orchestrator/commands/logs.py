@@ -10,9 +10,9 @@ from pathlib import Path
 
 from orchestrator.commands.arguments import EXPERIMENT, Parser, add_differences, add_runs, load
 from orchestrator.errors import UserError, did_you_mean
-from orchestrator.experiment.kinds import SUPERVISED_STAGE
+from orchestrator.experiment.load import names_experiment
 from orchestrator.experiment.methods import BASE, METHODS, method_label
-from orchestrator.experiment.shipped import names_experiment
+from orchestrator.experiment.units import SUPERVISED_STAGE
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 from orchestrator.start_up import default_runs

@@ -27,7 +27,7 @@ from analysis.table import build, formats, terminal
 from orchestrator.commands.arguments import Parser
 from orchestrator.commands.pack import MANIFEST, SUFFIXES, SUMS, as_opened
 from orchestrator.errors import refuse
-from orchestrator.experiment.resolved import RECORD, RESULTS
+from orchestrator.experiment.load import RECORD, RESULTS
 from orchestrator.planning.numbers import counted
 from orchestrator.records.files import damaged, file_sha256, read_object, read_text, verify_files
 from orchestrator.records.rundir import DONE

@@ -37,8 +37,8 @@ import yaml
 from analysis.table import build, formats
 from orchestrator.commands.arguments import Parser, add_experiment, lacks_runs, load_sound
 from orchestrator.errors import UserError, refuse
+from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
 from orchestrator.experiment.probe import probe_unit
-from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
 from orchestrator.models.locate import ROLES, folder_of, record_path
 from orchestrator.planning.numbers import counted, size_text
 from orchestrator.records.files import file_sha256, pretty, sync

@@ -26,15 +26,21 @@ from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.local_files import check_local
 from orchestrator.experiment.units import batches_of
 from orchestrator.monitor.status import seconds_left_on
-from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.calibrated import gpu_here
-from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.numbers import NOTHING, Range
+from orchestrator.planning.plan import (
+    TOTAL,
+    Plan,
+    TimeLeft,
+    hours_on_gpus,
+    make_plan,
+    to_json,
+    total_gpu_hours,
+)
 from orchestrator.planning.progress import done_of, reasons
-from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import Gpu, gpu_of
 from orchestrator.planning.seconds import measure
-from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
-from orchestrator.planning.view import Machines, render
+from orchestrator.planning.view import render
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.study import Study
@@ -84,26 +90,23 @@ def plan(
         _check_data(setup, study.experiment.data_dir, batches_of(study.units, name))
     check_prompts_apart(study.experiment, study.runs)
     made = planned(study, gpu)
-    on_gpus = any(planned.resources.gpus for planned in made.units)
-    seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})
-    clock = Machines(gpus, cores_here(), seconds)
+    clock = _clock(study, made, gpus)
     if as_json:
-        hours = hours_on_gpus(made, clock.gpus, left=True)
-        document = to_json(made) | {
-            "clock": {
-                "gpus": clock.gpus,
-                "gpu": made.gpu.name,
-                "gpu_clock_hours": None if hours is None else rounded(hours, 3),
-                "cpu_cores": None if on_gpus else clock.cores,
-                "cpu_seconds": None if seconds is None else rounded(seconds, 0),
-            }
-        }
-        print(_text(document))
+        print(_text(to_json(made, clock)))
         return 0
     console.print(render(made, clock, reasons(study) if why else None), highlight=False)
     for note in _notes(study.experiment):
         console.print(note, highlight=False, markup=False)
     return 0
+
+
+def _clock(study: Study, made: Plan, gpus: int) -> TimeLeft:
+    """How long the rest takes on so many GPUs, or on the cores that are here."""
+    if made.on_gpus:
+        return TimeLeft(gpus, made.gpu.name, hours_on_gpus(made, gpus, left=True))
+    cores = cores_here()
+    seconds = seconds_left_on(study, {"CPU": cores})
+    return TimeLeft(gpus, made.gpu.name, None, cores, seconds)
 
 
 def _check_data(setup: Setup, data_dir: str | None, batches: int) -> None:
@@ -153,8 +156,8 @@ def gpu_hours_left(study: Study) -> Range:
     if not any(unit.placement.gpus for unit in study.units):
         return NOTHING
     made = planned(study)
-    hours = total_gpu_hours(made, left=True) if units_left(made) else None
-    return hours["total"] if hours else NOTHING
+    hours = total_gpu_hours(made, left=True) if made.left else None
+    return hours[TOTAL] if hours else NOTHING
 
 
 def _text(document: dict[str, Any]) -> str:

@@ -28,8 +28,8 @@ from orchestrator.commands.submit import confirm, submit
 from orchestrator.config import Confirm, Experiment
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.experiment.load import resolved_text
 from orchestrator.experiment.methods import BASE, known_method
-from orchestrator.experiment.resolved import resolved_text
 from orchestrator.planning.numbers import counted
 from orchestrator.records.files import write_once
 from orchestrator.records.provenance import provenance

@@ -26,8 +26,7 @@ from orchestrator.commands.plan import gpu_hours_left
 from orchestrator.commands.status import STARTING, Watch, watching
 from orchestrator.commands.waiting import SILENCE_S, building, taking
 from orchestrator.errors import FULL, ClusterDied, UserError, refuse
-from orchestrator.experiment.kinds import KIND_NAMES
-from orchestrator.experiment.units import Unit, expand
+from orchestrator.experiment.units import KIND_NAMES, Unit, expand
 from orchestrator.liveness.leases import LEASE_PATIENCE_S, Driving
 from orchestrator.liveness.processes import scratch_parent
 from orchestrator.models import make

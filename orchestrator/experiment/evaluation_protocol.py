@@ -10,7 +10,7 @@ from typing import NamedTuple
 from orchestrator.config import Evaluation, Setup
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.identity import evaluation_identity
-from orchestrator.experiment.kinds import OfKind
+from orchestrator.experiment.units import OfKind
 from orchestrator.models.identity import digest
 
 FRESH = 1  # repetition of the samples that take no part in selection

@@ -1,27 +1,44 @@
-"""Loads experiment files as an `Experiment`: reads, merges, completes and checks them."""
+"""Loads experiment files: finds, reads, merges, completes and checks them.
+
+A resolved experiment is written to its results folder as an experiment file again. That file has
+two more keys: `digest` of setups, methods and seeds, and `runs` of the ids of its units and
+evaluations. It contains its setups in full, so it gives the same numbers after its source files
+have changed.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from orchestrator import config
+from orchestrator.config import Confirm, Experiment, Name, Placement, PlacementMode, Seeds
 from orchestrator.engines.memory import needs_gpu
-from orchestrator.errors import UserError, refuse
-from orchestrator.experiment import local_files, placements, strict, validate
-from orchestrator.experiment.grids import (
-    parse_methods,
-    with_confirmed_keys,
-    with_method_keys,
-    without_own_seeds,
+from orchestrator.errors import UserError, did_you_mean, refuse, unknown
+from orchestrator.experiment import local_files, validate
+from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
+from orchestrator.experiment.reading import build, from_here, merge, read_overrides, read_yaml
+from orchestrator.models.locate import EXPERIMENTS
+from orchestrator.rules import entries, entry
+
+SETUPS = EXPERIMENTS / "setups"
+RECORD = "experiment.yaml"
+RESULTS = "results"  # the folder in the runs folder that holds results folders
+DIGESTS = ("digest", "runs")
+HEAD = (
+    "# The experiment that the files of this folder are of, with every value resolved: trb submit takes it as it is.\n"
+    "# digest: of setups, methods and seeds; runs: of the ids of its units and evaluations.\n"
 )
-from orchestrator.experiment.origins import SHARED_PARTS, with_origin
-from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
-from orchestrator.experiment.resolved import without_digests
-from orchestrator.experiment.shipped import known_setups, setup_path
+PLACEMENT_KEY = "placement"
+SEEDS_KEY = "seeds"
+RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # keys that a method's block may hold beside its knobs
+# Parts of a setup that an experiment may change, for all of its setups.
+SHARED_PARTS = ("engine", "training", "evaluation", "probe")
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.Experiment:
@@ -31,11 +48,8 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
     file. Raises UserError naming the key, its value and the right form.
     """
     path = Path(path)
-    try:
-        experiment = _read_experiment(path, overrides)
-        validate.check_experiment(experiment)
-    except UserError as error:
-        raise with_origin(error, path, overrides) from None
+    experiment = _read_experiment(path, overrides)
+    validate.check_experiment(experiment)
     return experiment
 
 
@@ -47,7 +61,7 @@ def load_setup(
     A name that ends in .yaml is the path of a setup file.
     """
     path = Path(name) if name.endswith(".yaml") else setup_path(name, beside)
-    setup = _build_setup(merge(_checked_setup(path), read_overrides(overrides)))
+    setup = build(config.Setup, merge(_checked_setup(path), read_overrides(overrides)))
     setup, _ = local_files.completed(path.stem, setup, data_dir=None)
     validate.check_setup(path.stem, setup)
     return setup
@@ -61,13 +75,11 @@ def data_folder(given: str | None) -> str:
 def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     """Read, merge, convert and complete an experiment; rules between its keys are not checked."""
     raw, inline = _merged(path, overrides)
-    file: config.ExperimentFile = strict.build(config.ExperimentFile, raw)
+    file: config.ExperimentFile = build(config.ExperimentFile, raw)
     setups, notes = _setups_of(file, inline, path)
     large = any(needs_gpu(setup) for setup in setups.values())
-    placement = placements.complete(
-        file.runtime.placement, _placement_in(raw), otherwise=1 if large else 0
-    )
-    asked = parse_methods(file.methods, placement)
+    placement = _complete(file.runtime.placement, _placement_in(raw), otherwise=1 if large else 0)
+    asked = _parse_methods(file.methods, placement)
     return config.Experiment(
         name=file.name,
         setups=setups,
@@ -75,7 +87,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         placements=asked.placements,
         seeds=file.seeds,
         method_seeds=asked.seeds,
-        confirm=with_confirmed_keys(file.confirm),
+        confirm=_with_confirmed_keys(file.confirm),
         data_dir=file.data_dir,
         runtime=replace(file.runtime, placement=placement),
         notes=tuple(dict.fromkeys(notes)),
@@ -84,12 +96,12 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
 
 def _merged(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a file under its overrides, and the setups that are written in it."""
-    written = _canonical(without_digests(read_yaml(path)))
+    written = _canonical(_without_digests(read_yaml(path)))
     overridden = _canonical(read_overrides(overrides))
     if "seeds" in overridden and isinstance(written.get("methods"), dict):
-        written["methods"] = without_own_seeds(written["methods"])
+        written["methods"] = _without_own_seeds(written["methods"])
     # `role_gpus` in an override replace the file's total of GPUs, which a plain merge would keep.
-    kept = placements.below(_placement_in(written), _placement_in(overridden))
+    kept = _below(_placement_in(written), _placement_in(overridden))
     if kept != _placement_in(written):
         written["runtime"] = written["runtime"] | {"placement": kept}
     raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
@@ -115,7 +127,7 @@ def _setups_of(
     differences = {part: getattr(file, part) for part in SHARED_PARTS}
     for name in file.setups:
         own = inline[name] if name in inline else _checked_setup(setup_path(name, path))
-        setup = _build_setup(merge(own, differences))
+        setup = build(config.Setup, merge(own, differences))
         setups[name], noted = local_files.completed(name, setup, data_folder(file.data_dir))
         notes += noted
     return setups, notes
@@ -125,28 +137,13 @@ def _checked_setup(path: Path) -> dict[str, Any]:
     """Read a setup file as written; UserError names the file if a key or a type is wrong."""
     raw = read_yaml(path)
     try:
-        _build_setup(raw)
+        build(config.Setup, raw)
     except UserError as error:
         hint = ""
         if (error.key or "").endswith(".revision"):
             hint = "; leave it out at first for a model in a local folder"
         raise UserError(f"{from_here(path)}: {error}{hint}", error.key) from None
     return raw
-
-
-def _build_setup(raw: Any) -> config.Setup:
-    if isinstance(raw, dict):
-        raw = _without_null_benchmarks(raw)
-    return strict.build(config.Setup, raw)
-
-
-def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
-    """The values of a setup without the benchmarks that are set to null."""
-    evaluation = setup.get("evaluation")
-    if not isinstance(evaluation, dict) or not isinstance(evaluation.get("benchmarks"), dict):
-        return setup  # it has none, or `strict.build` refuses their type
-    benchmarks = {key: run for key, run in evaluation["benchmarks"].items() if run is not None}
-    return setup | {"evaluation": evaluation | {"benchmarks": benchmarks}}
 
 
 def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +153,7 @@ def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
         return {}
     for name, setup in setups.items():
         try:
-            _build_setup(setup)
+            build(config.Setup, setup)
         except UserError as error:
             raise UserError(f"setups.{name}: {error}", error.key) from None
     return setups
@@ -171,9 +168,272 @@ def _placement_in(values: dict[str, Any]) -> dict[str, Any]:
 
 def _canonical(values: dict[str, Any]) -> dict[str, Any]:
     """`values` with methods under their keys, and the placement as a mapping."""
-    values = with_method_keys(values)
+    values = _with_method_keys(values)
     runtime = values.get("runtime")
     if isinstance(runtime, dict) and "placement" in runtime:
-        placement = placements.in_full(runtime["placement"])
+        placement = _in_full(runtime["placement"])
         return values | {"runtime": runtime | {"placement": placement}}
     return values
+
+
+# --- files by name: shipped ones, and the user's own ---
+
+
+def find_experiment(path: Path) -> Path:
+    """`path` if it is a file, the file in a results folder, else a shipped experiment's file.
+
+    Raises UserError, with the names of the shipped ones, if it is none of these.
+    """
+    if path.exists() and not path.is_dir():
+        return path
+    if (path / RECORD).is_file():
+        return path / RECORD
+    shipped = {file.stem: file for file in sorted(EXPERIMENTS.glob("*.yaml"))}
+    name = path.name.removesuffix(".yaml")
+    if path.parent == Path() and name in shipped:
+        return shipped[name]
+    if path.is_dir():
+        raise UserError(
+            f"{path}: a folder without {RECORD}: expected a file, a results folder, or one of {', '.join(shipped)}"
+        )
+    others = [
+        file for file in path.parent.glob(f"{path.stem}.*") if file.suffix in (".yaml", ".yml")
+    ]
+    if others:
+        raise refuse("EXP.yaml", str(path), f"a file that exists (did you mean {others[0]}?)")
+    first, *rest = str(path).split(" ")
+    if rest and names_experiment(first):
+        raise UserError(
+            f"{path}: no such file: expected {first}, with each override as a word of its own"
+        )
+    raise UserError(
+        f"{path}: no such file: expected a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}"
+    )
+
+
+def names_experiment(word: str) -> bool:
+    """Whether a word means an experiment: a YAML file, a results folder, or a shipped one's name."""
+    path = Path(word)
+    is_shipped = (
+        path.parent == Path()
+        and (EXPERIMENTS / f"{path.name.removesuffix('.yaml')}.yaml").is_file()
+    )
+    return word.endswith((".yaml", ".yml")) or (path / RECORD).is_file() or is_shipped
+
+
+def known_setups(beside: Path | None = None) -> list[str]:
+    """Names of the usable setups: those beside the experiment file, and the shipped ones."""
+    names: set[str] = set()
+    for folder in _setup_folders(beside):
+        for path in folder.glob("*.yaml"):
+            names.add(path.stem)
+    return sorted(names)
+
+
+def _setup_folders(beside: Path | None) -> list[Path]:
+    """The folders of setups, the user's own first."""
+    return [beside.resolve().parent / "setups", SETUPS] if beside else [SETUPS]
+
+
+def setup_path(name: str, beside: Path | None) -> Path:
+    """The file of a setup. UserError, with the known names, if none has that name."""
+    build(Name, name, "setups")
+    for folder in _setup_folders(beside):
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    known = known_setups(beside)
+    raise refuse("setups", name, f"one of {', '.join(known)}{did_you_mean(name, known)}")
+
+
+# --- methods: grids of knobs, own placements and seeds ---
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The `methods` of an experiment file: method → grid of knobs, own placement and own seeds."""
+
+    grids: dict[str, dict[str, list[Any]]]
+    placements: dict[str, Placement]
+    seeds: dict[str, list[int]]
+
+
+def _parse_methods(raw: dict[str, Any], default: Placement) -> _Asked:
+    """Parse the methods into grids, with the placements and seeds that some methods set themselves.
+
+    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
+    wrong type or out of range, a missing knob or a repeated value.
+    """
+    asked = _Asked({}, {}, {})
+    for method, body in raw.items():
+        if method not in METHODS:
+            near = did_you_mean(method, [*METHODS, *map(method_label, METHODS)])
+            raise UserError(
+                f"methods.{method}: unknown method: expected one of {', '.join(METHODS)}{near}"
+            )
+        if body is None:
+            continue
+        key = f"methods.{method}"
+        if not isinstance(body, dict):
+            raise refuse(key, body, "a mapping of knobs to lists of values, {} for none")
+        knobs = METHODS[method].knobs
+        for name in body:
+            if name not in knobs and name not in RESERVED:
+                raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
+        grid = asked.grids[method] = {}
+        for name, knob in knobs.items():
+            grid[name] = _values(f"{key}.{name}", knob, body.get(name))
+        if PLACEMENT_KEY in body:
+            asked.placements[method] = _placement_of_method(
+                f"{key}.{PLACEMENT_KEY}", body[PLACEMENT_KEY], default
+            )
+        if SEEDS_KEY in body:
+            asked.seeds[method] = build(Seeds, body[SEEDS_KEY], f"{key}.{SEEDS_KEY}")
+    return asked
+
+
+def _with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
+    """Values of an experiment file with methods under their keys, also if written as labels: `TRB`.
+
+    Raises UserError if two names mean one method.
+    """
+    methods = values.get("methods")
+    if not isinstance(methods, dict):
+        return values
+    by_key: dict[str, Any] = {}
+    for name, body in methods.items():
+        key = method_key(str(name))
+        if key in by_key:
+            raise UserError(f"methods.{name}: another name of {key}: expected every method once")
+        by_key[key] = body
+    return values | {"methods": by_key}
+
+
+def _with_confirmed_keys(confirm: Confirm) -> Confirm:
+    """`confirm` with its methods under their keys, also if the file gives their labels."""
+    if confirm.methods is None:
+        return confirm
+    return replace(confirm, methods=list(map(method_key, confirm.methods)))
+
+
+def _without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
+    """`methods` of an experiment file without the methods' own seeds; other values stay unchanged."""
+    shared: dict[str, Any] = {}
+    for method, body in raw.items():
+        if isinstance(body, dict):
+            body = {key: value for key, value in body.items() if key != SEEDS_KEY}
+        shared[method] = body
+    return shared
+
+
+def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
+    """The values of a knob, given as one value or as a list of distinct ones."""
+    values = raw if isinstance(raw, list) else [raw]
+    if raw is None or not values:
+        raise UserError(f"{key}: missing: expected one or several values, each {knob.describe()}")
+    typed: list[Any] = []
+    for value in values:
+        point = build(knob.type, value, key)
+        if point in typed:
+            raise refuse(key, raw, f"every point of the grid once; {point!r} stands twice")
+        typed.append(point)
+    return typed
+
+
+# --- placements, of an experiment and of single methods ---
+
+
+def _in_full(given: Any) -> Any:
+    """A placement that is given as its mode alone, `split`, as a mapping; others unchanged."""
+    return {"mode": given} if isinstance(given, str) else given
+
+
+def _below(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    """The keys of `lower` that stay when the placement `upper` is put over it.
+
+    `role_gpus` in `upper` replace the total `gpus` of `lower`.
+    """
+    kept = dict(lower)
+    if "role_gpus" in upper and "gpus" not in upper:
+        kept.pop("gpus", None)
+    return kept
+
+
+def _complete(placement: Placement, given: dict[str, Any], otherwise: float) -> Placement:
+    """Derive `gpus` where `given` lacks it: the sum of `role_gpus`, else `otherwise`."""
+    if "gpus" in given:
+        return placement
+    roles = placement.role_gpus
+    return replace(placement, gpus=otherwise if roles is None else roles.total)
+
+
+def _placement_of_method(key: str, raw: Any, default: Placement) -> Placement:
+    """The placement that a method sets itself; keys that it does not give come from `default`.
+
+    A placement with another mode keeps no `role_gpus` of `default`.
+    """
+    given = _in_full(raw)
+    if not isinstance(given, dict):
+        modes, keys = ", ".join(entry(PlacementMode).choices), ", ".join(entries(Placement))
+        raise refuse(key, raw, f"{modes}, or a mapping with {keys}")
+    lower = asdict(default)
+    if given.get("mode", default.mode) != default.mode:
+        lower["role_gpus"] = None
+    merged = _below(lower, given) | given
+    return _complete(build(Placement, merged, key), merged, otherwise=0)
+
+
+# --- the resolved experiment, a file again ---
+
+
+def resolved_text(experiment: Experiment, digests: Mapping[str, str]) -> str:
+    """The text of `experiment.yaml`; `digests` has the values of DIGESTS."""
+    document = _plain({**digests, **resolved(experiment)})
+    return HEAD + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+
+
+def resolved(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as the values of a file, its setups in full."""
+    methods: dict[str, dict[str, Any]] = {}
+    for name, grid in experiment.methods.items():
+        methods[name] = dict(grid)
+        if name in experiment.placements:
+            methods[name][PLACEMENT_KEY] = asdict(experiment.placements[name])
+        if name in experiment.method_seeds:
+            methods[name][SEEDS_KEY] = experiment.method_seeds[name]
+    document: dict[str, Any] = {
+        "name": experiment.name,
+        "setups": {name: asdict(setup) for name, setup in experiment.setups.items()},
+        "methods": methods,
+        "seeds": experiment.seeds,
+    }
+    if experiment.confirm.seeds:
+        document["confirm"] = asdict(experiment.confirm)
+    document["data_dir"] = experiment.data_dir
+    document["runtime"] = asdict(experiment.runtime)
+    return document
+
+
+def _without_digests(raw: dict[str, Any]) -> dict[str, Any]:
+    """The keys of an experiment file, which may be a resolved one.
+
+    It may name a data folder that this machine lacks. The key is then null, and TRB_DATA_DIR
+    decides.
+    """
+    if "digest" not in raw:
+        return raw
+    values = {key: value for key, value in raw.items() if key not in DIGESTS}
+    data = values.get("data_dir")
+    return values | {"data_dir": data if isinstance(data, str) and Path(data).is_dir() else None}
+
+
+def runs_of(path: Path) -> Path | None:
+    """The runs folder of a resolved experiment, `RUNS/results/NAME/experiment.yaml`; else None."""
+    above = path.absolute().parents
+    return above[2] if path.name == RECORD and len(above) > 2 and above[1].name == RESULTS else None
+
+
+def _plain(value: Any) -> Any:
+    """Turn tuples into lists, the only sequence that YAML has."""
+    if isinstance(value, dict):
+        return {key: _plain(own) for key, own in value.items()}
+    return [_plain(own) for own in value] if isinstance(value, list | tuple) else value

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -46,6 +46,7 @@ from orchestrator.policy.spec import (
 )
 from orchestrator.rules import MOST, Count, Number, Positive, entry
 
+# All but the released estimator, which estimates the reverse KL alone.
 DIVERGENCES = ("renormalized", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
@@ -53,14 +54,28 @@ Knobs = Mapping[str, Any]  # name → value, of one trial
 Grid = Mapping[str, Sequence[Any]]  # name → values, of an experiment
 
 
+class Ceiling(NamedTuple):
+    """The largest value that a knob can have in a setup, and what it is there."""
+
+    of: Callable[[Setup], int]
+    words: str
+
+
+# Each linear layer has the hidden size on one side, so no change of its weights has a higher rank.
+HIDDEN = Ceiling(lambda setup: setup.student.shape.hidden, "the hidden size of the student")
+IDS = Ceiling(lambda setup: setup.vocabulary.valid, "the ids of the vocabulary")
+RESPONSE = Ceiling(lambda setup: setup.training.max_response_tokens, "training.max_response_tokens")
+
+
 @dataclass(frozen=True)
 class Knob:
-    """One hyperparameter of a method; `type` says which values it can have."""
+    """One hyperparameter of a method; `type` and `ceiling` say which values it can have."""
 
     meaning: str
     type: Any
     symbol: str = ""  # in figures, as mathtext
     unit: str = ""
+    ceiling: Ceiling | None = None
 
     def describe(self) -> str:
         """`a whole number ≥ 1`."""
@@ -200,75 +215,6 @@ def _full_limit(knobs: Knobs, step: int, longest: int) -> int:
     return longest
 
 
-def _fits(grid: Grid, name: str, setup: Setup) -> None:
-    pass
-
-
-def _objective_fits(
-    method: str, known: Sequence[str] = DIVERGENCES
-) -> Callable[[Grid, str, Setup], None]:
-    """The check of a method that asks for one of the `known` objectives.
-
-    DIVERGENCES leave out the released estimator, which estimates the reverse KL alone.
-    """
-
-    def fits(grid: Grid, name: str, setup: Setup) -> None:
-        one_of(f"training.objective (with method {method})", setup.training.objective, known)
-
-    return fits
-
-
-def _skd_fits(grid: Grid, name: str, setup: Setup) -> None:
-    for k in grid["K"]:
-        if k > setup.vocabulary.valid:
-            raise refuse(
-                "methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary"
-            )
-
-
-def _limit_fits(method: str) -> Callable[[Grid, str, Setup], None]:
-    """The check of a method whose knob `tokens` limits responses."""
-
-    def fits(grid: Grid, name: str, setup: Setup) -> None:
-        limit = setup.training.max_response_tokens
-        for tokens in grid["tokens"]:
-            if tokens > limit:
-                key, right = f"methods.{method}.tokens", f"training.max_response_tokens={limit}"
-                raise refuse(key, tokens, f"≤ {name}'s {right}")
-
-    return fits
-
-
-def _prefix_fits(grid: Grid, name: str, setup: Setup) -> None:
-    _objective_fits("tr_opd_guided")(grid, name, setup)
-    _limit_fits("tr_opd_guided")(grid, name, setup)
-
-
-def _stage_fits(method: str) -> Callable[[Grid, str, Setup], None]:
-    """The check of a method whose knob `K` names a checkpoint of the supervised stage."""
-
-    def fits(grid: Grid, name: str, setup: Setup) -> None:
-        known = setup.training.sft.checkpoints
-        for k in grid["K"]:
-            if k not in known:
-                raise refuse(f"methods.{method}.K", k, f"one of training.sft.checkpoints {known}")
-
-    return fits
-
-
-def _adapters_fit(grid: Grid, name: str, setup: Setup) -> None:
-    _stage_fits("simple_opd")(grid, name, setup)
-    key = "engine.trainer (with method simple_opd)"
-    one_of(key, setup.engine.trainer, catalog.adapting())
-    # Each linear layer has the hidden size on one side, so no change of its weights has a higher
-    # rank.
-    hidden = setup.student.shape.hidden
-    for rank in grid["rank"]:
-        if rank > hidden:
-            right = f"≤ {hidden}, the hidden size of {name}'s student"
-            raise refuse("methods.simple_opd.rank", rank, right)
-
-
 @dataclass(frozen=True)
 class Method:
     """A method of on-policy distillation: one row of METHODS.
@@ -279,8 +225,8 @@ class Method:
     knobs, training, k and N. `response_limit` are the tokens after which the rollouts of step k are
     cut, given knobs, k and the setup's limit. `updates_before` is the number of supervised updates
     before step 0; `adapters` are the rank and the rate of these updates if they train low-rank
-    adapters, which the stage merges into its checkpoints. `fits` raises UserError if values of the
-    grid do not suit a setup of that name. `axis` is the knob along the horizontal axis of its
+    adapters, which the stage merges into its checkpoints. `objectives` are those of a training that it
+    can change; without any, it takes all. `axis` is the knob along the horizontal axis of its
     figure: the paper's; without one, the knob with most values. `fades` is the knob with the number
     of steps after which the method is vanilla; None if it never is.
     """
@@ -293,7 +239,7 @@ class Method:
     response_limit: Callable[[Knobs, int, int], int] = _full_limit
     updates_before: Callable[[Knobs], int] | None = None
     adapters: Callable[[Knobs], Knobs] | None = None
-    fits: Callable[[Grid, str, Setup], None] = _fits
+    objectives: Sequence[str] = ()
     axis: str | None = None
     fades: str | None = None
 
@@ -332,19 +278,23 @@ METHODS: dict[str, Method] = {
             ),
         },
         objective=_veto,
-        fits=_objective_fits("veto", VETO_OBJECTIVES),
+        objectives=VETO_OBJECTIVES,
     ),
     "skd": Method(
         "Interleaved teacher injection (SKD)",
         "SKD",
         {
-            "K": Knob("A drafted token outside the teacher's top K is replaced.", Count, "$K$"),
+            "K": Knob(
+                "A drafted token outside the teacher's top K is replaced.",
+                Count,
+                "$K$",
+                ceiling=IDS,
+            ),
             "tau_T": _temperature(
                 "Temperature at which the teacher samples the replacement.", r"$\tau_T$"
             ),
         },
         behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),
-        fits=_skd_fits,
         axis="K",
     ),
     "temperature_warmup": Method(
@@ -364,7 +314,6 @@ METHODS: dict[str, Method] = {
         "SFT warmup",
         {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
         updates_before=lambda knobs: knobs["K"],
-        fits=_stage_fits("sft_warmup"),
     ),
     "fixed_epsilon": Method(
         "Fixed-ε blending",
@@ -411,7 +360,7 @@ METHODS: dict[str, Method] = {
         },
         behavior=lambda knobs, step: by_sequence(knobs["teacher_share"]),
         objective=_of_terms(lambda knobs: Term(JensenShannon(knobs["beta"]))),
-        fits=_objective_fits("gkd"),
+        objectives=DIVERGENCES,
     ),
     "top_d": Method(
         "Proximal teacher (TOP-D)",
@@ -424,7 +373,7 @@ METHODS: dict[str, Method] = {
             )
         },
         objective=_proximal,
-        fits=_objective_fits("top_d"),
+        objectives=DIVERGENCES,
     ),
     "tr_opd": Method(
         "Trust region on-policy distillation (TrOPD)",
@@ -433,14 +382,17 @@ METHODS: dict[str, Method] = {
             lambda knobs: Term(ReverseKL(), TeacherKeeps()),
             lambda knobs: Term(ForwardKL(), TeacherKeeps(inverted=True)),
         ),
-        fits=_objective_fits("tr_opd"),
+        objectives=DIVERGENCES,
     ),
     "tr_opd_guided": Method(
         "Trust region on-policy distillation with teacher prefixes (TrOPD)",
         "TrOPD guided",
         {
             "tokens": Knob(
-                "Tokens that the teacher begins responses of the first step with.", Count, "$m_0$"
+                "Tokens that the teacher begins responses of the first step with.",
+                Count,
+                "$m_0$",
+                ceiling=RESPONSE,
             ),
             "K": _steps("Steps over which the prefix falls to nothing, by a cosine."),
             "beta": Knob(
@@ -451,7 +403,7 @@ METHODS: dict[str, Method] = {
         },
         behavior=lambda knobs, step: begun(falling_prefix(knobs["tokens"], knobs["K"], step)),
         objective=_guided,
-        fits=_prefix_fits,
+        objectives=DIVERGENCES,
         axis="K",
     ),
     "aopd": Method(
@@ -461,7 +413,7 @@ METHODS: dict[str, Method] = {
             lambda knobs: Term(ReverseKL(), TeacherPrefers()),
             lambda knobs: Term(ForwardKL(), TeacherPrefers(inverted=True)),
         ),
-        fits=_objective_fits("aopd"),
+        objectives=DIVERGENCES,
     ),
     "eopd": Method(
         "Entropy-aware on-policy distillation (EOPD)",
@@ -477,7 +429,7 @@ METHODS: dict[str, Method] = {
             lambda knobs: Term(ReverseKL()),
             lambda knobs: Term(ForwardKL(), TeacherUncertain(knobs["entropy"])),
         ),
-        fits=_objective_fits("eopd"),
+        objectives=DIVERGENCES,
     ),
     "iw_opd": Method(
         "Importance-weighted on-policy distillation (IW-OPD)",
@@ -495,7 +447,7 @@ METHODS: dict[str, Method] = {
         "Forward KL on student rollouts",
         "Forward KL",
         objective=_of_terms(lambda knobs: Term(ForwardKL())),
-        fits=_objective_fits("forward_kl"),
+        objectives=DIVERGENCES,
     ),
     "sampled_token": Method(
         "Sampled-token policy gradient (k1)",
@@ -514,34 +466,40 @@ METHODS: dict[str, Method] = {
         "Simple-OPD",
         {
             "K": _steps("Updates of the adapters before distillation, as those of sft_warmup."),
-            "rank": Knob("Rank of the adapters; their α is the same.", Count, "$r$"),
+            "rank": Knob(
+                "Rank of the adapters; their α is the same.", Count, "$r$", ceiling=HIDDEN
+            ),
             "lr": Knob("Learning rate of the adapters.", Positive, r"$\eta$"),
         },
         updates_before=lambda knobs: knobs["K"],
         adapters=lambda knobs: {"rank": knobs["rank"], "lr": knobs["lr"]},
-        fits=_adapters_fit,
         axis="K",
     ),
     "prefix_horizon": Method(
         "Prefix distillation",
         "Prefix",
-        {"tokens": Knob("Tokens after which training responses are cut.", Count, "$h$")},
+        {
+            "tokens": Knob(
+                "Tokens after which training responses are cut.", Count, "$h$", ceiling=RESPONSE
+            )
+        },
         response_limit=lambda knobs, step, longest: knobs["tokens"],
-        fits=_limit_fits("prefix_horizon"),
     ),
     "growing_horizon": Method(
         "Growing horizon",
         "Growing",
         {
             "tokens": Knob(
-                "Tokens after which responses of the first step are cut.", Count, "$h_0$"
+                "Tokens after which responses of the first step are cut.",
+                Count,
+                "$h_0$",
+                ceiling=RESPONSE,
             ),
             "K": _steps("Steps over which the limit grows linearly to the setup's."),
         },
         response_limit=lambda knobs, step, longest: growing_limit(
             knobs["tokens"], knobs["K"], step, longest
         ),
-        fits=_limit_fits("growing_horizon"),
         axis="K",
         fades="K",
     ),
@@ -603,6 +561,28 @@ def adapters(method: str | None, knobs: Knobs) -> dict[str, Any]:
     """Rank and rate of the adapters of a method's supervised stage; empty for all weights."""
     of_stage = METHODS[method].adapters if method else None
     return {} if of_stage is None else dict(of_stage(knobs))
+
+
+def check_grid(method: str, grid: Grid, name: str, setup: Setup) -> None:
+    """Raise UserError if a method, or a value of its grid, does not suit a setup of that name."""
+    row, training = METHODS[method], setup.training
+    if row.objectives:
+        key = f"training.objective (with method {method})"
+        one_of(key, training.objective, row.objectives)
+    if row.adapters is not None:
+        key = f"engine.trainer (with method {method})"
+        one_of(key, setup.engine.trainer, catalog.adapting())
+    for knob, values in grid.items():
+        ceiling = row.knobs[knob].ceiling
+        for value in values:
+            if ceiling is not None and value > ceiling.of(setup):
+                right = f"≤ {ceiling.of(setup)}, {ceiling.words} of {name}"
+                raise refuse(f"methods.{method}.{knob}", value, right)
+    if row.updates_before is not None:
+        for k in grid["K"]:
+            if k not in training.sft.checkpoints:
+                right = f"one of training.sft.checkpoints {training.sft.checkpoints}"
+                raise refuse(f"methods.{method}.K", k, right)
 
 
 # --- names ---

@@ -21,8 +21,8 @@ from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import Gpus
 from orchestrator.errors import UserError, one_of, refuse
-from orchestrator.experiment.methods import METHODS
-from orchestrator.experiment.strict import build
+from orchestrator.experiment.methods import METHODS, check_grid
+from orchestrator.experiment.reading import build
 from orchestrator.rules import entries, entry
 
 MOST_TRIALS = 10_000  # of one method
@@ -61,7 +61,7 @@ def check_experiment(experiment: Experiment) -> None:
         for method, placement in experiment.placements.items():
             _check_spread(f"methods.{method}.placement", placement, name, setup, supervised=False)
         for method, grid in experiment.methods.items():
-            METHODS[method].fits(grid, name, setup)
+            check_grid(method, grid, name, setup)
 
 
 def _check_confirmation(experiment: Experiment) -> None:

@@ -25,7 +25,7 @@ from orchestrator.monitor.time_left import (
     work_left,
 )
 from orchestrator.monitor.unit_status import UnitStatus, UnitView
-from orchestrator.planning.ranges import Range
+from orchestrator.planning.numbers import Range
 from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.records.log import EVALUATING, RESCORING
 from orchestrator.selection import scores as selection

@@ -15,15 +15,15 @@ from orchestrator.experiment.evaluation_protocol import (
     samples_at_once,
 )
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.planning.evaluation_cost import (
+from orchestrator.planning.numbers import NOTHING, SCENARIOS, Range, Scenario
+from orchestrator.planning.seconds import StudySeconds, on_the_clock
+from orchestrator.planning.work import (
     checkpoints_evaluated,
     evaluation_generations,
     expected_share,
     family_size,
+    steps_left,
 )
-from orchestrator.planning.ranges import NOTHING, SCENARIOS, Range, Scenario
-from orchestrator.planning.seconds import StudySeconds, on_the_clock
-from orchestrator.planning.steps import steps_left
 from orchestrator.records.clock import BLENDED, PLAIN, seconds_spent
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study

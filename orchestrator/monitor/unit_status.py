@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling, problems_wanted
-from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.methods import BASE, method_label
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Kind, OfKind, Unit
 from orchestrator.liveness.leases import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
 from orchestrator.planning.seconds import StudySeconds

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Placement, Setup
-from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts, StepWork
+from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
+from orchestrator.planning.work import StepWork
 from orchestrator.records.files import Damaged, read_sealed, write_sealed
 from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 

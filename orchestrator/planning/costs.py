@@ -18,7 +18,7 @@ of `planning.rates`:
     scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher), and statistics
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
     other            weights to the sampler, the learner's state to the host and back, grading that
-                     nothing hides, data: `planning.design`; `Rates.start_s` for a unit
+                     nothing hides, data; `Rates.start_s` for a unit
 
 Steps that a method cuts before the setup's limit have the lengths of their own limit.
 
@@ -39,10 +39,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import NamedTuple
 
 from orchestrator.config import Placement, RoleName, Runtime, Setup
-from orchestrator.engines.budget import Situation, TooSmall, budget, fitting_round, is_pooled
+from orchestrator.engines.budget import (
+    Situation,
+    TooSmall,
+    budget,
+    by_kernel,
+    fitting_round,
+    is_pooled,
+    scores_beside,
+)
 from orchestrator.engines.catalog import LONGEST_ROUND, sampler_of
 from orchestrator.engines.memory import (
     ONE_GPU,
@@ -52,23 +59,35 @@ from orchestrator.engines.memory import (
     decoder,
     sequences_per_step,
 )
-from orchestrator.planning import design
-from orchestrator.planning.design import Design
-from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths
-from orchestrator.planning.ranges import NOTHING, Range, Scenario
+from orchestrator.planning.numbers import NOTHING, Range, Scenario
 from orchestrator.planning.rates import (
     ALL_REDUCE_US,
     ALL_REDUCES_OF_A_LAYER,
+    BESIDE_SAMPLING,
+    CACHE_S,
+    DATA_S,
     DEFAULT_GPU,
     GPUS,
+    GRADE_S,
+    JUDGED_BYTES,
     LAUNCH_LAYERS,
     LEARNING,
     RATES,
+    SAMPLED_BYTES,
+    SAMPLED_BYTES_IN_ONE,
+    SCORED_BYTES,
+    SCORED_BYTES_IN_FEW,
     SCORING,
     SHARDED,
+    STATE_S,
+    STATISTICS,
+    WEIGHTS_BY_GPU_S,
+    WEIGHTS_BY_HOST_S,
+    WITHOUT_CHECKPOINTS,
     Gpu,
 )
+from orchestrator.planning.work import SUPERVISED, StepWork, evaluation_generations
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 
@@ -78,7 +97,6 @@ PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state 
 WEIGHTS, STATE, GRADE, DATA = "weights", "state", "grade", "data"
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
-SUPERVISED = "supervised step"  # beside BLENDED and PLAIN a kind of step
 DECODING: Mapping[str, Situation] = {
     BLENDED: "blending",
     PLAIN: "decoding",
@@ -86,19 +104,28 @@ DECODING: Mapping[str, Situation] = {
 }
 
 
-class StepWork(NamedTuple):
-    """The work of a training step, as far as methods differ in it.
+@dataclass(frozen=True)
+class Design:
+    """Parts of a step that are on; without arguments none that a runtime may switch.
 
-    `kind` is BLENDED, PLAIN or SUPERVISED. Responses are cut after `limit` tokens; None stands for
-    the setup's limit. While blending, the teacher itself writes a `share` of the responses, or the
-    first `prefix` tokens of each. A PLAIN step is `scored` by the teacher unless its loss needs none.
+    - `grade_beside`: grading runs beside scoring and learning.
+    - `rows_by_draft`: a blended round has as many requests as its γ allows.
+    - `weights_on_gpu`: weights reach the sampler without passing through the host.
+    - `one_kernel`: the kernels of this program draw from the student's logits.
+    - `few_passes`: they also compute the scorer's statistics.
+    - `resident`: learner and KV cache stay on the GPU.
+    - `checkpoint_free`: the learner keeps its activations.
+    - `scores_beside`: finished rollouts are scored while others are decoded.
     """
 
-    kind: str
-    limit: int | None = None
-    share: float = 0.0
-    prefix: int = 0
-    scored: bool = True
+    grade_beside: bool = False
+    rows_by_draft: bool = False
+    weights_on_gpu: bool = False
+    one_kernel: bool = False
+    few_passes: bool = False
+    resident: bool = False
+    checkpoint_free: bool = False
+    scores_beside: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,17 +208,21 @@ class SetupCosts:
             assumed = replace(self, factors={})
             parts = assumed._others(work, assumed.step(*work))
             return {name: self.factors[OTHER] * part.mid for name, part in parts.items()}
-        setup, pooled = self.setup, is_pooled(self.setup)
-        grading = design.GRADE_S * sequences_per_step(setup.training)
+        grading = GRADE_S * sequences_per_step(self.setup.training)
         if self.design.grade_beside:
             beside = seconds[SCORE] + seconds[LEARN]
             whole = grading
             grading = Range.of(lambda s: max(0.0, whole.at(s) - beside.at(s)))
+        passing = WEIGHTS_BY_GPU_S if self.design.weights_on_gpu else WEIGHTS_BY_HOST_S
+        moving = NOTHING
+        if not self.design.resident:
+            moving = STATE_S * (self.student.parameters * STATE_BYTES / 1e9)
+            moving += CACHE_S if is_pooled(self.setup) else NOTHING
         parts = {
-            WEIGHTS: self.design.weights(self.student.weight_bytes / 1e9),
-            STATE: self.design.moves(self.student.parameters * STATE_BYTES / 1e9, pooled),
+            WEIGHTS: passing * (self.student.weight_bytes / 1e9),
+            STATE: moving,
             GRADE: grading,
-            DATA: design.DATA_S,
+            DATA: DATA_S,
         }
         if PASSING in self.factors:
             for name in (WEIGHTS, STATE):
@@ -209,11 +240,30 @@ class SetupCosts:
         """The parts of a step that are on."""
         if self.designed is not None:
             return self.designed
+        setup, runtime, sampling = self.setup, self.runtime, self._gpus("rollout")
         learning = None
         with suppress(TooSmall):
             on = self._gpus("learner")
-            learning = budget(self.setup, self.runtime, self.gpu.gib, "learning", on)
-        return Design.of(self.setup, self.runtime, self._gpus("rollout"), learning)
+            learning = budget(setup, runtime, self.gpu.gib, "learning", on)
+        pooled, alone = is_pooled(setup), sampling.count == 1
+        by_handle = runtime.weights == "device" and not sampling.apart and alone
+        return Design(
+            grade_beside=runtime.grade_beside,
+            rows_by_draft=True,
+            weights_on_gpu=by_handle or not pooled,  # one process has both
+            one_kernel=pooled and by_kernel(runtime, setup) and alone,
+            few_passes=by_kernel(runtime, setup),
+            resident=learning is not None and learning.resident,
+            checkpoint_free=learning is not None and not learning.checkpointing,
+            scores_beside=scores_beside(setup, runtime, runtime.placement),
+        )
+
+    def before(self) -> SetupCosts:
+        """The same without all parts of a step that a runtime may switch."""
+        runtime = replace(self.runtime, checkpointing=True, resident=False, logits_kernel="torch")
+        return replace(
+            self, runtime=runtime, designed=Design(weights_on_gpu=not is_pooled(self.setup))
+        )
 
     def steps(self, works: Mapping[StepWork, int]) -> dict[str, Range]:
         """Seconds by phase of so many training steps of each work."""
@@ -234,12 +284,6 @@ class SetupCosts:
 
             self._responses[benchmark] = self._measured(EVALUATE, EVALUATE, planned) / responses
         return self._responses[benchmark]
-
-    def rollout_rate(self, kind: str) -> Range:
-        """Tokens of training responses per second."""
-        tokens = self.training_tokens * sequences_per_step(self.setup.training)
-        seconds = self.step(kind)[ROLLOUT]
-        return Range.of(lambda scenario: tokens.at(scenario) / seconds.at(scenario))
 
     def _measured(
         self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]
@@ -267,13 +311,8 @@ class SetupCosts:
         """Lengths of the responses to a benchmark."""
         return self._lengths_under(benchmark, self.setup.evaluation.max_response_tokens, scenario)
 
-    @property
-    def training_tokens(self) -> Range:
-        """Tokens of a training response under the setup's limit, on average."""
-        return self.tokens_under(None)
-
     def tokens_under(self, limit: int | None) -> Range:
-        """Tokens of a training response under a limit, on average."""
+        """Tokens of a training response under a limit, the setup's for None, on average."""
         return Range.of(lambda scenario: self.training_lengths(scenario, limit).tokens)
 
     def evaluation_tokens(self, benchmark: str) -> Range:
@@ -297,23 +336,23 @@ class SetupCosts:
         tokens = responses * (lengths.prompt + lengths.tokens)
         if phase == LEARN:
             learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
-            left = self.design.learning().at(scenario)
+            left = WITHOUT_CHECKPOINTS.at(scenario) if self.design.checkpoint_free else 1.0
             return left * 6 * self.student.parameters * tokens / learned
         # Blended rollouts bring their scores, and the supervised stage needs none.
         if work.kind != PLAIN or not work.scored:
             return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
         seconds = 2 * self.teacher.parameters * tokens / scored
-        moved = design.SCORED_BYTES_IN_FEW if self.design.few_passes else design.SCORED_BYTES
+        moved = SCORED_BYTES_IN_FEW if self.design.few_passes else SCORED_BYTES
         gpus = self._arithmetic("teacher", scenario) / self.gpu.flops
         seconds += self._statistics(responses * lengths.tokens, moved, scenario) / gpus
-        left = design.BESIDE_SAMPLING.at(scenario) if self.design.scores_beside else 1.0
+        left = BESIDE_SAMPLING.at(scenario) if self.design.scores_beside else 1.0
         return left * seconds
 
     def _statistics(self, tokens: float, moved: float, scenario: Scenario) -> float:
         """Seconds of operations that move so many bytes of each value of the vocabulary."""
         values = tokens * self.setup.vocabulary.size
-        return values * moved / (design.STATISTICS.at(scenario) * self.gpu.bytes_per_s)
+        return values * moved / (STATISTICS.at(scenario) * self.gpu.bytes_per_s)
 
     def evaluating_seconds(self, responses: int, lengths: Lengths, scenario: Scenario) -> float:
         """Seconds of an evaluator for so many responses, at a scenario's rates."""
@@ -355,7 +394,7 @@ class SetupCosts:
         bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
         decoding = partial(self.decode_seconds, gpus=on.count)
         given = (responses, rows, lengths, bandwidth, scenario)
-        sampled = design.SAMPLED_BYTES_IN_ONE if self.design.one_kernel else design.SAMPLED_BYTES
+        sampled = SAMPLED_BYTES_IN_ONE if self.design.one_kernel else SAMPLED_BYTES
         if kind != BLENDED:
             model = self.teacher if kind == SUPERVISED else self.student
             return decoding(model, *given, launch_ms=rates.launch_ms, moved=sampled)
@@ -372,7 +411,7 @@ class SetupCosts:
         teacher = decoding(self.teacher, *given, launch_ms=launch_ms, positions=positions)
         seconds += passes * teacher
         tokens = responses * lengths.tokens
-        return seconds + self._statistics(judged * tokens, design.JUDGED_BYTES, scenario)
+        return seconds + self._statistics(judged * tokens, JUDGED_BYTES, scenario)
 
     def _rows_of_round(self, scenario: Scenario) -> int:
         """The requests of a blended round on a serving engine; no limit on others."""

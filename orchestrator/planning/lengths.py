@@ -26,7 +26,7 @@ import numpy as np
 
 from orchestrator.experiment.methods import response_limit
 from orchestrator.experiment.units import Unit
-from orchestrator.planning.ranges import Range, Scenario
+from orchestrator.planning.numbers import Range, Scenario
 from orchestrator.records.files import Damaged
 from orchestrator.selection.study import Study
 

@@ -1,33 +1,52 @@
-"""The plan of an experiment before anything runs: `trb plan`. Pure arithmetic on the configuration.
+"""The plan of an experiment before anything runs: units, memory, GPU-hours by phase, and the clock.
 
 `planning.costs` says how long a training step and an evaluation take; here units are charged for as
-many of them as they need. Training and evaluation are apart: a unit trains on its GPU, and
-evaluators sample its checkpoints on theirs.
+many of them as they need, and the sums are taken. Training and evaluation are apart: a unit trains
+on its GPU, and evaluators sample its checkpoints on theirs. A unit's evaluation is that of the
+chosen budget. A race takes an expected share of the full evaluation, minus the samples that already
+exist. The fresh samples of the selected checkpoint are the phase `rescore`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
 
-from orchestrator.config import Experiment
-from orchestrator.engines.memory import sequences_per_step
-from orchestrator.experiment.units import Unit, expand
-from orchestrator.planning.assumptions import Assumption, assumptions
-from orchestrator.planning.costs import OTHER, PHASES, SetupCosts
-from orchestrator.planning.evaluation_cost import checkpoints_evaluated, evaluation_generations
-from orchestrator.planning.memory import Memory, memory
-from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.config import Experiment, Placement, Runtime, Setup
+from orchestrator.engines.budget import Budget, Situation, TooSmall, budget
+from orchestrator.engines.memory import GIB, Gpus, decoder, sequences_per_step
+from orchestrator.experiment.methods import REFERENCE
+from orchestrator.experiment.units import Family, Unit, expand, families
+from orchestrator.planning.costs import OTHER, PHASES, TRAINING_PHASES, SetupCosts
+from orchestrator.planning.numbers import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
-from orchestrator.planning.seconds import Measured
-from orchestrator.planning.steps import teacher_online_steps, work_left
+from orchestrator.planning.seconds import Measured, on_the_clock
+from orchestrator.planning.work import (
+    checkpoints_evaluated,
+    evaluation_generations,
+    expected_share,
+    family_size,
+    teacher_online_steps,
+    work_left,
+)
+from orchestrator.records.clock import BLENDED, PLAIN, RESCORE
 from orchestrator.records.log import EVALUATE
+
+ALL_PHASES = (*PHASES, RESCORE)
+TOTAL = "total"  # beside the phases, their sum
+Hours = Mapping[str, Range]  # by phase
+Budgets = Mapping[Situation, Budget | None]  # None: does not fit
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The needs of a unit that is evaluated in full; without a GPU no memory and no GPU-hours."""
+    """The needs of a unit that is evaluated in full; without a GPU no GPU-hours."""
 
     placement: str
     gpus: float
@@ -39,8 +58,7 @@ class Resources:
     evaluation_generations: int
     evaluation_tokens: int  # at most
     teacher_online_steps: int  # steps with the teacher resident while decoding
-    memory: Memory | None
-    gpu_hours: dict[str, Range] | None  # by phase
+    gpu_hours: Hours | None
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,10 @@ class Done:
     complete: bool = False
 
 
-# Two plans are equal where they are one object, so that `planning.totals` can keep sums over it.
+NOT_BEGUN, WHOLE = Done(), Range.exactly(1.0)
+
+
+# Two plans are equal where they are one object, so that sums over one can be kept.
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Units in the order of the grid, the numbers that their costs rest on, and what is done.
@@ -78,7 +99,6 @@ class Plan:
     units: tuple[PlannedUnit, ...]
     costs: Mapping[str, SetupCosts]  # by setup
     gpu: Gpu  # a whole one
-    assumptions: tuple[Assumption, ...]
     done: Mapping[str, Done] = field(default_factory=dict)  # by id of the unit
     measured: Measured = field(default_factory=Measured)
     confirming: Set[str] = frozenset()  # ids
@@ -93,26 +113,44 @@ class Plan:
         """The GPU, or the share of one, that a trial has."""
         return self.gpu.part(self.experiment.runtime.placement.gpu_share)
 
+    @property
+    def on_gpus(self) -> bool:
+        """Whether any unit uses a GPU."""
+        return any(planned.resources.gpus for planned in self.units)
+
+    @cached_property
+    def left(self) -> list[PlannedUnit]:
+        """Units that `trb submit` would still have something to do for."""
+        return [each for each in self.units if not self.done_of(each.unit).complete]
+
+    @cached_property
+    def families(self) -> list[Family]:
+        """The settings of each setup and method, and of the untrained student."""
+        units = [planned.unit for planned in self.units]
+        return families(unit for unit in units if unit.id not in self.confirming)
+
+    def done_of(self, unit: Unit) -> Done:
+        """The finished part of a unit."""
+        return self.done.get(unit.id, NOT_BEGUN)
+
+    def of_setup(self, name: str) -> list[PlannedUnit]:
+        """The units of a setup."""
+        return [planned for planned in self.units if planned.unit.setup == name]
+
 
 def make_plan(
     experiment: Experiment,
     units: Sequence[Unit] | None = None,
     done: Mapping[str, Done] | None = None,
     measured: Measured | None = None,
-    engine: str | None = None,
     gpu: Gpu = GPUS[DEFAULT_GPU],
     confirming: Set[str] = frozenset(),
 ) -> Plan:
-    """The plan of `experiment`, whose units are `units`: instant, without side effects.
-
-    With an `engine` all setups are planned as if they sampled with it.
-    """
+    """The plan of `experiment`, whose units are `units`: instant, without side effects."""
     units = expand(experiment) if units is None else units
     measured = measured or Measured()
     costs, part = {}, gpu.part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
-        if engine is not None:
-            setup = replace(setup, engine=replace(setup.engine, sampler=engine))
         costs[name] = measured.costs(name, setup, experiment.runtime, part)
     # Units that differ in seeds or in knobs that cost nothing share their needs.
     needed: dict[tuple[object, ...], Resources] = {}
@@ -123,19 +161,15 @@ def make_plan(
         works = tuple(work_left(unit, longest).items())
         kind = (unit.setup, unit.kind, confirms, unit.steps, works, unit.placement)
         if kind not in needed:
-            needed[kind] = resources(experiment, unit, costs[unit.setup], confirms)
+            needed[kind] = _resources(experiment.setups[unit.setup], unit, costs, confirms)
         planned.append(PlannedUnit(unit, needed[kind]))
-    placements = (experiment.runtime.placement, *experiment.placements.values())
-    most = max(placement.gpus for placement in placements)
-    assumed = assumptions(costs, several=most > 1) if most else ()
-    return Plan(experiment, tuple(planned), costs, gpu, assumed, done or {}, measured, confirming)
+    return Plan(experiment, tuple(planned), costs, gpu, done or {}, measured, confirming)
 
 
-def resources(
-    experiment: Experiment, unit: Unit, costs: SetupCosts, confirms: bool = False
+def _resources(
+    setup: Setup, unit: Unit, costs_of: Mapping[str, SetupCosts], confirms: bool
 ) -> Resources:
-    """Compute the needs of `unit`."""
-    setup, placement = experiment.setups[unit.setup], unit.placement
+    costs, placement = costs_of[unit.setup], unit.placement
     checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
     responses, longest = sequences_per_step(setup.training), setup.training.max_response_tokens
     most, expected = 0, NOTHING
@@ -143,10 +177,6 @@ def resources(
         most += count * responses * (work.limit or longest)
         expected += costs.tokens_under(work.limit) * (count * responses)
     evaluations = checkpoints * sum(evaluation_generations(setup).values())
-    held = hours = None
-    if placement.gpus:
-        held = memory(setup, experiment.runtime, costs.gpu.gib, placement)
-        hours = gpu_hours(unit, costs, checkpoints)
     return Resources(
         placement=placement.mode,
         gpus=placement.gpus,
@@ -158,20 +188,111 @@ def resources(
         evaluation_generations=evaluations,
         evaluation_tokens=evaluations * setup.evaluation.max_response_tokens,
         teacher_online_steps=teacher_online_steps(unit),
-        memory=held,
-        gpu_hours=hours,
+        gpu_hours=gpu_hours(unit, costs, checkpoints) if placement.gpus else None,
     )
 
 
-def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -> dict[str, Range]:
-    """GPU-hours by phase of a unit's training from step `first` on, and of a full evaluation."""
-    seconds = training_seconds(unit, costs, first)
-    hours = {}
-    for phase, of_phase in seconds.items():
-        hours[phase] = of_phase * (unit.placement.gpus / 3600)
-    if checkpoints:
-        hours[EVALUATE] = costs.evaluation * (checkpoints * unit.placement.of_evaluator.gpus / 3600)
-    return hours
+# --- units ---
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Responses of training or of a full evaluation, and their tokens; None: not estimated."""
+
+    generations: int
+    most_tokens: int
+    expected_tokens: Range | None
+
+
+def generated(plan: Plan) -> dict[str, Generated]:
+    """Responses of `training`, and of the `evaluation` if everything is evaluated in full."""
+    needs = [planned.resources for planned in plan.units]
+    training, evaluation = [], []
+    for name, costs in plan.costs.items():
+        own = [planned.resources for planned in plan.of_setup(name)]
+        training.append(Range.total(needed.expected_training_tokens for needed in own))
+        checkpoints = sum(needed.checkpoints for needed in own)
+        for benchmark, generations in evaluation_generations(costs.setup).items():
+            evaluation.append(costs.evaluation_tokens(benchmark) * (generations * checkpoints))
+    # Lengths are assumed of large models alone.
+    expected = (Range.total(training), Range.total(evaluation)) if plan.on_gpus else (None, None)
+    return {
+        "training": Generated(
+            sum(needed.training_generations for needed in needs),
+            sum(needed.training_tokens for needed in needs),
+            expected[0],
+        ),
+        "evaluation": Generated(
+            sum(needed.evaluation_generations for needed in needs),
+            sum(needed.evaluation_tokens for needed in needs),
+            expected[1],
+        ),
+    }
+
+
+# --- memory and disk ---
+
+
+def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement) -> Budgets:
+    """The budgets of a trial's roles on their GPUs, and of an evaluator, which has one."""
+    roles: dict[Situation, Gpus] = {
+        "decoding": Gpus.of(placement, "rollout"),
+        "blending": Gpus.of(placement, "rollout"),
+        "scoring": Gpus.of(placement, "teacher"),
+        "learning": Gpus.of(placement, "learner"),
+        "evaluating": Gpus(),
+    }
+    budgets: dict[Situation, Budget | None] = {}
+    for situation, on in roles.items():
+        budgets[situation] = None
+        with suppress(TooSmall):
+            budgets[situation] = budget(setup, runtime, gpu_gib, situation, on)
+    return budgets
+
+
+def memories(plan: Plan) -> dict[str, Budgets]:
+    """The budgets of each setup's trials as the experiment places them; empty without GPUs."""
+    runtime = plan.experiment.runtime
+    if not runtime.placement.gpus:
+        return {}
+    gib, of_setups = plan.gpu_of_trial.gib, {}
+    for name, setup in plan.experiment.setups.items():
+        of_setups[name] = memory(setup, runtime, gib, runtime.placement)
+    return of_setups
+
+
+def full_length(granted: Budget, setup: Setup) -> int:
+    """How many of a budget's responses find room in its cache at full length."""
+    training = setup.training
+    return granted.kv_tokens // (training.max_prompt_tokens + training.max_response_tokens)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """GiB of checkpoints: kept in the end, and the most before."""
+
+    kept: float
+    most: float
+
+
+def checkpoints_gib(plan: Plan) -> Disk:
+    """GiB of the trials' checkpoints, without learner states.
+
+    Trials are trained before their checkpoints are evaluated, so all checkpoints may be there
+    before `keep: best` lets go of any.
+    """
+    keeps_best, kept, most = plan.experiment.runtime.keep == "best", 0.0, 0.0
+    for planned in plan.units:
+        if planned.unit.is_trial:
+            setup = plan.experiment.setups[planned.unit.setup]
+            made = checkpoints_evaluated(planned.unit, setup)
+            of_one = decoder(setup.student, setup).weight_bytes / GIB
+            kept += of_one * (1 if keeps_best else made)
+            most += of_one * made
+    return Disk(kept, most)
+
+
+# --- GPU-hours by phase ---
 
 
 def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str, Range]:
@@ -183,3 +304,284 @@ def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str,
     if works:
         seconds[OTHER] += costs.start
     return seconds
+
+
+def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -> dict[str, Range]:
+    """GPU-hours by phase of a unit's training from step `first` on, and of a full evaluation."""
+    hours = {}
+    for phase, seconds in training_seconds(unit, costs, first).items():
+        hours[phase] = seconds * (unit.placement.gpus / 3600)
+    if checkpoints:
+        hours[EVALUATE] = costs.evaluation * (checkpoints * unit.placement.of_evaluator.gpus / 3600)
+    return hours
+
+
+@lru_cache(maxsize=16)
+def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
+    """GPU-hours by phase of each unit that uses a GPU, by its id; `left`: of its missing part.
+
+    The fresh samples of a family's selected checkpoint stand at its first setting, for each seed.
+    """
+    done = plan.done if left else {}
+    shares: dict[str, Range] = {}  # of its full evaluation that a unit is expected to take
+    rescored: set[str] = set()
+    for family in plan.families:
+        setup = plan.experiment.setups[family[0][0].setup]
+        # The selected setting is still open. All cost the same, so the first stands for it.
+        if setup.evaluation.rescore and not done.get(family[0][0].id, NOT_BEGUN).rescored:
+            rescored.update(unit.id for unit in family[0])
+        if setup.evaluation.budget == "adaptive":
+            share = expected_share(family_size(family, setup), setup)
+            for unit in itertools.chain(*family):
+                shares[unit.id] = share
+    # Thousands of units share a few kinds, places in a race and states, so the same hours are
+    # worked out once.
+    known: dict[tuple[object, ...], Hours] = {}
+    hours: dict[str, Hours] = {}
+    for planned in plan.units:
+        unit, needed = planned.unit, planned.resources
+        if needed.gpu_hours is None:
+            continue
+        present, share = done.get(unit.id, NOT_BEGUN), shares.get(unit.id, WHOLE)
+        case = (id(needed), share, present, unit.id in rescored)
+        if case not in known:
+            evaluated, phases = needed.gpu_hours[EVALUATE], dict(needed.gpu_hours)
+            if present.steps:
+                phases = gpu_hours(unit, plan.costs[unit.setup], 0, present.steps)
+            left_of = _share_left(share, present, needed.evaluation_generations)
+            phases[EVALUATE] = evaluated * left_of
+            phases[RESCORE] = evaluated / needed.checkpoints if unit.id in rescored else NOTHING
+            known[case] = phases
+        hours[unit.id] = known[case]
+    return hours
+
+
+def _share_left(share: Range, done: Done, generations: int) -> Range:
+    """Subtract existing samples from an expected `share`; 0 once the selection is final."""
+    if done.selected or not generations:
+        return NOTHING
+    sampled = done.generations / generations
+    return Range.of(lambda scenario: max(0.0, share.at(scenario) - sampled))
+
+
+def total_gpu_hours(plan: Plan, setup: str | None = None, left: bool = False) -> Hours | None:
+    """GPU-hours of all units, or of one setup's, by phase with their TOTAL.
+
+    None where none of them uses a GPU.
+    """
+    hours, parts = unit_hours(plan, left), []
+    for planned in plan.units:
+        if setup in (None, planned.unit.setup) and planned.unit.id in hours:
+            parts.append(hours[planned.unit.id])
+    if not parts:
+        return None
+    # Units of a kind have one and the same object, which is counted and added once.
+    counts = Counter(map(id, parts))
+    different = {id(part): part for part in parts}
+    phases = {}
+    for phase in ALL_PHASES:
+        phases[phase] = Range.total(part[phase] * counts[key] for key, part in different.items())
+    return phases | {TOTAL: Range.total(phases.values())}
+
+
+def sufficient_hours(plan: Plan) -> float | None:
+    """GPU-hours that the high estimate fits in, in two digits: a value of `--max-gpu-hours`."""
+    hours = total_gpu_hours(plan)
+    if hours is None or not hours[TOTAL].high:
+        return None
+    high = hours[TOTAL].high
+    digit = 10.0 ** (math.floor(math.log10(high)) - 1)
+    return round(math.ceil(high / digit) * digit, 6)
+
+
+def step_seconds(plan: Plan) -> dict[str, dict[str, dict[str, Hours]]]:
+    """Seconds of a vanilla and a blended step of each setup by phase and part, with their TOTAL.
+
+    `now` has the parts of a step that the runtime switches on, `before` none of them. A step that
+    finds no room on the GPU is left out, and so is all where no GPU is used.
+    """
+    steps: dict[str, dict[str, dict[str, Hours]]] = {}
+    for name, costs in plan.costs.items():
+        if any(planned.resources.gpus for planned in plan.of_setup(name)):
+            steps[name] = {"now": _steps_of(costs), "before": _steps_of(costs.before())}
+    return steps
+
+
+def _steps_of(costs: SetupCosts) -> dict[str, Hours]:
+    steps = {}
+    for step, kind in ((REFERENCE, PLAIN), ("blended", BLENDED)):
+        with suppress(TooSmall):
+            parts = costs.step_parts(kind)
+            steps[step] = parts | {TOTAL: Range.total(parts.values())}
+    return steps
+
+
+@lru_cache(maxsize=16)
+def packing_gains(plan: Plan) -> dict[str, float]:
+    """The share of each setup's GPU-hours of training that two trials on each GPU would save.
+
+    One trial works while the other's GPU waits for its host. Setups whose trials have no whole GPU
+    each, or do not fit on half of one, are left out.
+    """
+    gains: dict[str, float] = {}
+    for name, costs in plan.costs.items():
+        units, placement = plan.of_setup(name), costs.runtime.placement
+        placements = {planned.unit.placement for planned in units}
+        if placements != {placement} or placement.gpus != 1 or not placement.takes_turns:
+            continue
+        steps: Counter[str] = Counter()
+        for planned in units:
+            if planned.unit.is_trial:
+                steps[BLENDED] += planned.resources.teacher_online_steps
+                steps[PLAIN] += planned.unit.steps - planned.resources.teacher_online_steps
+        half = replace(costs, gpu=plan.gpu.part(0.5)).on(replace(placement, gpus=0.5))
+        with suppress(TooSmall):
+            # Two trials take the time of one on its half.
+            whole, shared = (_seconds_of(each, +steps) for each in (costs, half))
+            if whole:
+                gains[name] = 1 - shared / 2 / whole
+    return gains
+
+
+def _seconds_of(costs: SetupCosts, steps: Mapping[str, int]) -> float:
+    return sum(count * Range.total(costs.step(kind).values()).mid for kind, count in steps.items())
+
+
+# --- the clock ---
+
+
+@lru_cache(maxsize=16)
+def _clock_hours(plan: Plan, left: bool) -> dict[str, Range]:
+    """Hours that each unit trains; evaluators sample its checkpoints beside it on other GPUs."""
+    clock, known = {}, {}
+    for unit_id, hours in unit_hours(plan, left).items():
+        gpus = plan.needs[unit_id].gpus
+        case = id(hours), gpus
+        if case not in known:
+            known[case] = Range.total(hours[phase] for phase in TRAINING_PHASES) / gpus
+        clock[unit_id] = known[case]
+    return clock
+
+
+def longest_unit_hours(plan: Plan, left: bool = False) -> Range | None:
+    """Hours on the clock of the unit that trains longest; None if no unit uses a GPU."""
+    return _longest(_clock_hours(plan, left).values())
+
+
+@lru_cache(maxsize=16)
+def longest_chain_hours(plan: Plan, left: bool = False) -> Range | None:
+    """Hours on the clock of the longest chain of units that wait for each other.
+
+    No number of GPUs is faster. None if no unit uses a GPU.
+    """
+    alone = _clock_hours(plan, left)
+    chains: dict[str, Range] = {}
+    # Units stand behind those that they depend on, so these have their chains already.
+    for planned in plan.units:
+        unit = planned.unit
+        if unit.id in alone:
+            before = _longest(chains[needed] for needed in unit.depends_on if needed in chains)
+            chains[unit.id] = alone[unit.id] + (before or NOTHING)
+    return _longest(chains.values())
+
+
+def _longest(hours: Iterable[Range]) -> Range | None:
+    return max(hours, key=lambda h: h.high, default=None)
+
+
+def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
+    """Hours on the clock with so many GPUs, kept busy; None if no unit uses a GPU."""
+    hours, chain = total_gpu_hours(plan, left=left), longest_chain_hours(plan, left)
+    if hours is None or chain is None:
+        return None
+    total = hours[TOTAL]
+    return Range.of(lambda s: on_the_clock(total.at(s), [chain.at(s)], gpus))
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """The time left on `gpus` of the kind `gpu`, or on `cpu_cores` where no unit uses a GPU.
+
+    `cpu_seconds` are None before any unit was timed.
+    """
+
+    gpus: int
+    gpu: str
+    gpu_clock_hours: Range | None = None
+    cpu_cores: int | None = None
+    cpu_seconds: Range | None = None
+
+
+# --- the document ---
+
+
+def to_json(plan: Plan, clock: TimeLeft) -> dict[str, Any]:
+    """The plan as the values that `trb plan --json` prints: the data above by `asdict`."""
+    hours, units = unit_hours(plan), []
+    # Units of a kind need the same: they share one value.
+    needs: dict[tuple[int, int], dict[str, Any]] = {}
+    for planned in plan.units:
+        unit, of_unit = planned.unit, hours.get(planned.unit.id)
+        key = id(planned.resources), id(of_unit)
+        if key not in needs:
+            needs[key] = asdict(replace(planned.resources, gpu_hours=of_unit))
+        units.append(
+            {
+                "id": unit.id,
+                "kind": unit.kind,
+                "setup": unit.setup,
+                "method": unit.method,
+                "knobs": dict(unit.knobs),
+                "seed": unit.seed,
+                "depends_on": list(unit.depends_on),
+                "steps": unit.steps,
+                "done": asdict(plan.done_of(unit)),
+                "resources": needs[key],
+            }
+        )
+    return {
+        "units": units,
+        "totals": totals(plan),
+        "memory": plain(memories(plan)),
+        "step_seconds": plain(step_seconds(plan)),
+        "packing_gains": packing_gains(plan),
+        "max_gpu_hours": sufficient_hours(plan),
+        "clock": asdict(clock),
+    }
+
+
+def totals(plan: Plan) -> dict[str, Any]:
+    """Sums over the units as values of JSON; `left` has those of what the runs folder lacks."""
+    by_setup: dict[str, Counter[str]] = {name: Counter() for name in plan.costs}
+    for planned in plan.units:
+        by_setup[planned.unit.setup][planned.unit.kind] += 1
+    trials = [planned.unit for planned in plan.units if planned.unit.is_trial]
+    sums = {
+        "by_kind": Counter(planned.unit.kind for planned in plan.units),
+        "by_setup": by_setup,
+        "by_method": Counter(unit.method for unit in trials),
+        "confirming": len(plan.confirming),
+        "ready_at_once": sum(not planned.unit.depends_on for planned in plan.units),
+        "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
+        **generated(plan),
+        "checkpoints_gib": checkpoints_gib(plan),
+        **_sums(plan),
+        "left": _sums(plan, left=True),
+    }
+    return plain(sums)
+
+
+def _sums(plan: Plan, left: bool = False) -> dict[str, Any]:
+    return {
+        "units": len(plan.left if left else plan.units),
+        "gpu_hours": total_gpu_hours(plan, left=left),
+        "longest_unit_hours": longest_unit_hours(plan, left),
+        "longest_chain_hours": longest_chain_hours(plan, left),
+    }
+
+
+def plain(value: Any) -> Any:
+    """Mappings, and dataclasses in them, as values of JSON."""
+    if isinstance(value, Mapping):
+        return {key: plain(of_key) for key, of_key in value.items()}
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value

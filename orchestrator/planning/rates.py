@@ -1,4 +1,4 @@
-"""Rates of GPUs, and of engines on them in a row for each engine that samples.
+"""Rates of GPUs, of engines on them, and of a step's other work: all that a plan assumes.
 
 `planning.costs` makes tokens a second and seconds of them. None of them was measured by us on a
 GPU. A `Range` gives the number in the low, the middle and the high estimate, so a share of the
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.errors import did_you_mean, refuse
-from orchestrator.planning.ranges import Range
+from orchestrator.planning.numbers import Range
 
 LAUNCH_LAYERS = 28  # decoder layers of the model that `Rates.launch_ms` is given for
 
@@ -180,3 +180,41 @@ RATES: Mapping[str, Rates] = MappingProxyType(
         ),
     }
 )
+
+# --- a step beside the engines' work: estimates from sources and data sheets, none measured ---
+
+# Work that keeps a GPU waiting.
+# Weights to the sampler, in seconds a GB of bfloat16: through memory of the host (0.7 + 0.6 + 1 to
+# 1.5 s for 1.2 GB), or from one GPU process to the other.
+WEIGHTS_BY_HOST_S = Range(1.2, 2.0, 3.0)
+WEIGHTS_BY_GPU_S = Range(0.03, 0.05, 0.2)
+# The learner's state to page-locked memory and back, in seconds a GB of state: 0.5 to 1.1 s for the
+# 7.2 GB of 0.6 B parameters.
+STATE_S = Range(0.07, 0.11, 0.2)
+# A serving engine's KV cache given back and taken again: some 56 GiB.
+CACHE_S = Range(0.3, 0.6, 0.9)
+# Grading of a response: 1 to 4 s for 256.
+GRADE_S = Range(0.004, 0.010, 0.016)
+# Digests, logs, texts, the next batch.
+DATA_S = Range(0.5, 1.0, 2.0)
+
+# Bytes that a value of the vocabulary moves.
+# Inputs and outputs of all operations were counted. A sum in float64 copies its input first, which
+# moves 16 bytes more, and a top k of 16 reads its input four times.
+# The plain sampler by torch: 40 for mask and normaliser, 40 for the draw, two such copies, top k. By
+# the kernels: the logits, and once more a block of them (assumption).
+SAMPLED_BYTES, SAMPLED_BYTES_IN_ONE = 128, 12
+# The scorer by torch: 40 for the normaliser, a copy, 42 for entropy and overlap, top k. By the
+# kernels less than half of that (assumption).
+SCORED_BYTES, SCORED_BYTES_IN_FEW = 114, 50
+# A blended round beside the student's sampling: 40 and a copy for the teacher's normaliser, 304 for
+# the trust region at ε = 0.005, 94 for the records.
+JUDGED_BYTES = 450
+# The share of the bandwidth that such operations reach.
+STATISTICS = Range(0.85, 0.75, 0.60)
+
+# Shares of a phase's seconds that are left.
+# Of learning without checkpoints: 6ND of arithmetic instead of 8ND.
+WITHOUT_CHECKPOINTS = Range.exactly(0.75)
+# Of scoring beside sampling: two processes take turns on the GPU, and fill its gaps (assumption).
+BESIDE_SAMPLING = Range(0.5, 0.75, 1.0)

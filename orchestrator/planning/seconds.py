@@ -26,9 +26,9 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning.calibrated import Calibration, gpu_here, read_calibrations
 from orchestrator.planning.costs import OTHER, PASSING, SetupCosts
 from orchestrator.planning.lengths import Lengths, measured_lengths
-from orchestrator.planning.ranges import Range
+from orchestrator.planning.numbers import Range
 from orchestrator.planning.rates import Gpu
-from orchestrator.planning.steps import teacher_online_steps, work_of_kind
+from orchestrator.planning.work import teacher_online_steps, work_of_kind
 from orchestrator.records.clock import BLENDED, PLAIN, MeanSeconds, mean_seconds
 from orchestrator.records.files import Damaged
 from orchestrator.records.log import EVALUATE, REWARD, ROLLOUT

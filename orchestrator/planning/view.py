@@ -1,10 +1,9 @@
-"""`trb plan` on a terminal: the numbers of `planning.as_json` as tables and lines."""
+"""`trb plan` on a terminal: the four sections of `planning.plan`, and why units would run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group
@@ -12,92 +11,49 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.config import Experiment
-from orchestrator.experiment.kinds import KIND_NAMES, Kind
 from orchestrator.experiment.methods import method_label
-from orchestrator.planning.as_json import GPUS_OF_A_NODE, summary
-from orchestrator.planning.assumptions import Assumption
+from orchestrator.experiment.units import KIND_NAMES, Kind
 from orchestrator.planning.calibrated import MEASURED_WORDS
-from orchestrator.planning.memory import Memory
 from orchestrator.planning.numbers import (
-    clock_time,
+    Range,
     counted,
     gib_text,
     hours_text,
     long_time,
-    plain,
     short,
-    short_hours,
     span_text,
 )
-from orchestrator.planning.plan import Plan
-from orchestrator.planning.progress import Reason
-from orchestrator.planning.ranges import Range
-from orchestrator.planning.rates import RATES
-from orchestrator.planning.totals import (
+from orchestrator.planning.plan import (
     ALL_PHASES,
-    hours_on_gpus,
-    on_engines,
+    TOTAL,
+    Plan,
+    TimeLeft,
+    checkpoints_gib,
+    full_length,
+    generated,
+    longest_chain_hours,
+    longest_unit_hours,
+    memories,
     packing_gains,
     sufficient_hours,
     total_gpu_hours,
-    units_left,
 )
+from orchestrator.planning.progress import Reason
+from orchestrator.planning.rates import RATES
 from orchestrator.selection.confirmation import LOOKS
 from orchestrator.sheet import Cell, Sheet, to_rich
 
-GENERATING = {"training": "training", "evaluation": "evaluation, full"}  # and their rows
-BUDGETS = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
 MOST_SETUPS = 4  # that have columns of their own
 KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted in the first line
 WORTH_PACKING = 0.1  # of the GPU-hours of training: a smaller gain is not recommended
-MEMORY_ROWS = {  # field of `Memory` → heading, in which {gib} is the size of the GPU
-    "student_weights": "student weights W_S",
-    "teacher_weights": "teacher weights W_Q",
-    "learner_state": "learner: float32 master, moments, gradient",
-    "workspace": "workspace",
-    "kv_student": "KV_S of a sequence of full length",
-    "kv_teacher": "KV_Q of a sequence of full length",
-    "sequences_decoded_vanilla": "sequences decoded at once, n, student alone",
-    "sequences_decoded_blending": "sequences decoded at once, n, blending",
-    "sequences_decoded_evaluation": "sequences decoded at once, evaluation",
-    "generation_vanilla": "generation W_S + n·KV_S",
-    "generation_blending": "generation W_S + W_Q + n·(KV_S + KV_Q)",
-    "scoring": "scoring",
-    "learning": "learning",
-    "learning_tokens": "tokens of a micro-batch of learning",
-    "learning_recomputes": "layers computed again in learning",
-    "learner_stays": "learner stays on the GPU",
-    "peak_vanilla": "peak, student alone",
-    "peak_blending": "peak, blending",
-    "sequences_at_once_vanilla": "sequences that fit in {gib:g} GiB, student alone",
-    "sequences_at_once_blending": "sequences that fit in {gib:g} GiB, blending",
-}
 
 
-@dataclass(frozen=True)
-class Machines:
-    """The machines that hours on the clock are for: `gpus`, or `cores` where no unit uses a GPU.
-
-    `cpu_seconds` is the time left on these cores, None before any unit was timed.
-    """
-
-    gpus: int = 1
-    cores: int = 1
-    cpu_seconds: Range | None = None
-
-
-def render(
-    plan: Plan, machines: Machines | None = None, reasons: Sequence[Reason] | None = None
-) -> Group:
-    """The plan for a terminal of 80 columns or more.
-
-    With `reasons` it says why each unit would run, and lists the assumptions.
-    """
-    machines, total = machines or Machines(), summary(plan)
-    units, left = total["units"], total["left"]["units"]
+def render(plan: Plan, clock: TimeLeft, reasons: Sequence[Reason] | None = None) -> Group:
+    """The plan for a terminal of 80 columns or more; with `reasons`, why each unit would run."""
+    units, left = len(plan.units), len(plan.left)
     why = [] if reasons is None else ["", *_why(reasons)]
-    parts: list[Any] = [_heading(plan, total)]
+    parts: list[Any] = [_heading(plan)]
     if not left:
         return Group(*parts, f"{units} of {units} units done: nothing to run.", *why)
     begun = left < units or any(done.steps or done.generations for done in plan.done.values())
@@ -105,48 +61,28 @@ def render(
         parts.append(
             f"{units - left} of {units} units done; hours and minutes are of what is left."
         )
-    if total["gpu_hours"] is None:
-        # Without a GPU the minutes are the whole cost: they stand first.
-        parts.append(_cpu_time(machines))
-    parts += ["", _methods_table(plan), "", *_order(plan), *_memory(plan)]
-    parts += ["", *_tokens(total), "", *_evaluation(plan, total), ""]
-    if total["gpu_hours"] is not None:
-        parts += [_hours_table(plan, total, begun)]
-        parts += _on_the_clock(plan, total, machines.gpus, begun)
-        parts += _advice(plan)
-        parts += [*_engines(plan, begun), *map(escape, _basis(plan))]
-    parts += why
+    parts += ["", _methods_table(plan), "", *_order(plan), *_responses(plan)]
+    parts += ["", *_memory(plan)]
+    if plan.on_gpus:
+        parts += ["", _hours_table(plan, begun), *_advice(plan), *map(escape, _basis(plan))]
+    parts += ["", *_on_the_clock(plan, clock, begun), *why]
     if reasons is None:
-        parts.append("[dim]--why: why each unit would run, and what is assumed.[/]")
-    elif plan.assumptions:
-        parts += ["", *_assumptions(plan.assumptions)]
+        parts.append("[dim]--why: why each unit would run.[/]")
     return Group(*parts)
 
 
 # --- units ---
 
 
-def _heading(plan: Plan, total: Mapping[str, Any]) -> str:
-    kinds = []
-    for kind in KINDS:
-        if kind in total["by_kind"]:
-            kinds.append(counted(total["by_kind"][kind], KIND_NAMES[kind]))
+def _heading(plan: Plan) -> str:
+    by_kind = Counter(planned.unit.kind for planned in plan.units)
+    kinds = ", ".join(counted(by_kind[kind], KIND_NAMES[kind]) for kind in KINDS if by_kind[kind])
     name = escape(plan.experiment.name)
-    lines = [f"[bold]{name}[/] · {counted(total['units'], 'unit')}: {', '.join(kinds)}"]
+    lines = [f"[bold]{name}[/] · {counted(len(plan.units), 'unit')}: {kinds}"]
     for key, setup in plan.experiment.setups.items():
-        trials = counted(total["by_setup"][key].get("trial", 0), "trial")
-        lines.append(f"  {escape(key)}: {escape(setup.title)} · {trials}")
+        trials = sum(planned.unit.is_trial for planned in plan.of_setup(key))
+        lines.append(f"  {escape(key)}: {escape(setup.title)} · {counted(trials, 'trial')}")
     return "\n".join(lines)
-
-
-def _cpu_time(machines: Machines) -> str:
-    on_cores = f"[bold]On {counted(machines.cores, 'CPU core')}:[/]"
-    seconds = machines.cpu_seconds
-    if seconds is None:
-        return f"{on_cores} minutes to hours; an estimate needs a unit that has run here."
-    minutes = Range.of(lambda scenario: max(1.0, seconds.at(scenario) / 60))
-    span = span_text(minutes, lambda minutes: f"{minutes:.0f}")
-    return f"{on_cores} about {span} minutes (from what was measured in the runs folder)."
 
 
 def _methods_table(plan: Plan) -> Table:
@@ -210,7 +146,7 @@ def _seeds(experiment: Experiment) -> str:
 def _order(plan: Plan) -> list[str]:
     """Placements of the units that are left, and how many of them wait for others."""
     placements: Counter[tuple[str, float, float]] = Counter()
-    left = units_left(plan)
+    left = plan.left
     unfinished: dict[str, Kind] = {planned.unit.id: planned.unit.kind for planned in left}
     needed: dict[str, Kind] = {}  # id of a unit that others wait for → its kind
     ready = 0
@@ -232,6 +168,20 @@ def _order(plan: Plan) -> list[str]:
     return [f"placement: {'; '.join(placed)}", order]
 
 
+def _responses(plan: Plan) -> list[str]:
+    """Responses and tokens of training, and of the evaluation in full."""
+    lines = []
+    for what, made in generated(plan).items():
+        line = f"{what}: {made.generations:,} responses"
+        if made.expected_tokens is not None:
+            line += f", {span_text(made.expected_tokens, short)} tokens expected"
+        lines.append(f"{line}, {short(made.most_tokens)} tokens at most")
+    chosen = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
+    if "adaptive" in chosen:
+        lines[-1] += "; races take a part of them (benchmarks/race.py)"
+    return lines
+
+
 def _why(reasons: Sequence[Reason]) -> list[str]:
     """A line for each unit; below it the fields that the nearest directory has otherwise."""
     lines = ["[bold]why each unit would run[/]"]
@@ -247,137 +197,56 @@ def _why(reasons: Sequence[Reason]) -> list[str]:
     return lines
 
 
-# --- memory, tokens, evaluation ---
+# --- memory ---
 
 
-def _memory(plan: Plan) -> list[Any]:
-    """The memory of a typical unit of each setup, with a warning where a batch may not fit."""
-    placement = plan.experiment.runtime.placement  # of every setup's untrained student, at least
-    of_setups = [each for each in plan.units if each.unit.placement == placement] or plan.units
-    memories: dict[str, Memory] = {}
-    for planned in of_setups:
-        if planned.resources.memory is not None:
-            memories[planned.unit.setup] = planned.resources.memory
-    if not memories:
-        return []
-    gib, rows = plan.gpu_of_trial.gib, []
-    for field, heading in MEMORY_ROWS.items():
-        row = [heading.format(gib=gib)]
-        for memory in memories.values():
-            value = getattr(memory, field)
-            text = str(value) if isinstance(value, int) else f"{value:.2f}"
-            row.append(("yes" if value else "no") if isinstance(value, bool) else text)
-        rows.append(row)
-    table = Sheet.of(["memory of a trial on each of its GPUs, GiB", *memories], rows)
-    return ["", to_rich(table), *_memory_notes(list(memories.values()), gib)]
-
-
-def _memory_notes(memories: Sequence[Memory], gib: float) -> list[str]:
-    surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories)
-    if surely == 0:
-        note = f"Not even one sequence of full length fits in {gib:g} GiB while blending."
-        return [f"[yellow]{note}[/]"]
-    # A configured batch may be larger than what surely fits; a derived one never is.
-    for m in memories:
-        if (
-            m.sequences_decoded_vanilla > m.sequences_at_once_vanilla
-            or m.sequences_decoded_blending > m.sequences_at_once_blending
-        ):
-            decoded = max(each.sequences_decoded_vanilla for each in memories)
-            note = f"runtime.rollout_batch: {decoded} sequences fit in {gib:g} GiB only while they "
-            note += f"are short; {surely} fit at full length, blending included."
-            return [f"[yellow]{note}[/]"]
-    return []
-
-
-def _tokens(total: Mapping[str, Any]) -> list[Any]:
-    """Tokens generated in training and in evaluation, and their ratio."""
-    rows = []
-    for key, name in GENERATING.items():
-        most, expected = total[key]["tokens"]["most"], total[key]["tokens"]["expected"]
-        span = span_text(expected, short) if expected else "—"
-        rows.append([name, f"{total[key]['generations']:,}", short(most), span])
-    table = _table(["generated", "generations", "tokens at most", "tokens expected"], rows)
-    training, evaluation = total["training"]["generations"], total["evaluation"]["generations"]
-    if not training:
-        return [table]
-    ratio = evaluation / training
-    return [table, f"Evaluation generates {ratio:.1f} responses for each one of training."]
-
-
-def _evaluation(plan: Plan, total: Mapping[str, Any]) -> list[Any]:
-    """The cost of the evaluation under each budget, the chosen budget, and the disk it takes."""
-    costs, rows = total["evaluation_budgets"], []
-    whole = costs["full"]["generations"].low
-    for key, name in BUDGETS.items():
-        generations, hours = costs[key]["generations"], costs[key]["gpu_hours"]
-        share = span_text(generations / whole, lambda s: f"{100 * s:.2g} %" if s < 1 else "100 %")
-        texts = [span_text(generations, short), share, hours_text(hours) if hours else "—"]
-        rows.append([name, *texts])
-    chosen: dict[str, None] = {}
-    for setup in total["evaluation_chosen"].values():
-        chosen[f"{setup['budget']} with rescore {str(setup['rescore']).lower()}"] = None
-    disk, keep = total["checkpoints_gib"], plan.experiment.runtime.keep
+def _memory(plan: Plan) -> list[str]:
+    """The budgets of each setup, a warning where a batch may not fit, and the disk."""
+    lines = []
+    gib, batch = plan.gpu_of_trial.gib, plan.experiment.runtime.rollout_batch
+    for name, budgets in memories(plan).items():
+        lines.append(f"[bold]GiB on each GPU of a trial of {escape(name)}, of {gib:g}[/]")
+        fitting = []
+        for situation, granted in budgets.items():
+            line = f"  {granted or f'{situation} does not fit'}"
+            if granted is not None and situation in ("decoding", "blending"):
+                fitting.append(full_length(granted, plan.experiment.setups[name]))
+                line += f"; {fitting[-1]} at full length"
+            lines.append(line)
+        if batch is not None and batch > min(fitting, default=batch):
+            note = f"runtime.rollout_batch: {batch} responses fit only while they are short; "
+            lines.append(f"[yellow]{note}{min(fitting)} fit at full length.[/]")
+    disk, keep = checkpoints_gib(plan), plan.experiment.runtime.keep
     until = "" if disk.kept == disk.most else f", {gib_text(disk.most)} at most before"
-    texts = []
-    if total["texts_gib"].high >= 0.01:
-        size = span_text(total["texts_gib"], gib_text)
-        texts = [f"Texts of responses take {size} (evaluation.keep_texts)."]
-    return [
-        _table(["evaluation", "generations", "of full", "GPU-hours"], rows),
-        f"Chosen: {' and '.join(chosen)}.",
-        "[dim]Expected: shares that simulated races took (benchmarks/race.py); no bound.[/]",
-        f"Checkpoints take {gib_text(disk.kept)} in the end{until} (keep: {keep}).",
-        *texts,
-    ]
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table without its last column where no row has a number there."""
-    sheet = Sheet.of(headings, rows)
-    if all(row[-1] == "—" for row in rows):
-        sheet = sheet.only(range(len(headings) - 1))
-    return to_rich(sheet)
+    lines.append(
+        f"Checkpoints take {gib_text(disk.kept)} on disk in the end{until} (keep: {keep})."
+    )
+    return lines
 
 
 # --- GPU-hours ---
 
 
-def _hours_table(plan: Plan, total: Mapping[str, Any], begun: bool) -> Table:
+def _hours_table(plan: Plan, begun: bool) -> Table:
     """GPU-hours by phase as chosen: before a sweep by setup, then what is left beside the whole."""
+    whole = total_gpu_hours(plan)
     if begun:
-        columns = {"left": total["left"]["gpu_hours"], "whole": total["gpu_hours"]}
+        columns = {"left": total_gpu_hours(plan, left=True), "whole": whole}
     else:
         setups = list(plan.experiment.setups)
         shown = setups if len(setups) <= MOST_SETUPS else []
-        columns = {name: total_gpu_hours(plan, name) for name in shown}
-        columns["all"] = total["gpu_hours"]
+        columns = {name: total_gpu_hours(plan, name) for name in shown} | {"all": whole}
     columns = {name: hours for name, hours in columns.items() if hours}
-    budgets = sorted({setup["budget"] for setup in total["evaluation_chosen"].values()})
+    budgets = sorted({setup.evaluation.budget for setup in plan.experiment.setups.values()})
     names = {"evaluate": f"evaluate, {' and '.join(budgets)}", "rescore": "fresh samples"}
     rows = []
-    for phase in (*ALL_PHASES, "total"):
-        mark = "total" if phase == "total" else None
+    for phase in (*ALL_PHASES, TOTAL):
+        mark = "total" if phase == TOTAL else None
         row = [Cell(names.get(phase, phase), mark=mark)]
         for hours in columns.values():
             row.append(Cell(hours_text(hours[phase]), mark=mark))
         rows.append(row)
     return to_rich(Sheet([f"GPU-hours, {plan.gpu_of_trial.title}", *columns], rows))
-
-
-def _on_the_clock(plan: Plan, total: Mapping[str, Any], gpus: int, begun: bool) -> list[str]:
-    """How long it takes at least, with any number of GPUs, and how long on these."""
-    longest = total["left"] if begun else total
-    unit, chain = longest["longest_unit_hours"], longest["longest_chain_hours"]
-    hours = hours_on_gpus(plan, gpus, begun)
-    if unit is None or chain is None or hours is None:
-        return []
-    lines = [f"The longest unit trains for {long_time(unit)} on the clock."] if unit.high else []
-    if chain != unit:
-        waiting = "The longest chain of units that wait for each other takes"
-        lines.append(f"{waiting} {long_time(chain)}.")
-    on = f"On {counted(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
-    return [*lines, f"[bold]{on}: {long_time(hours)}.[/]"]
 
 
 def _advice(plan: Plan) -> list[str]:
@@ -393,44 +262,15 @@ def _advice(plan: Plan) -> list[str]:
     return lines
 
 
-def _engines(plan: Plan, left: bool) -> list[str]:
-    """The engines of the experiment, and its cost on a node with each engine that samples."""
-    titles: dict[str, str] = {}  # of engines that sample
-    trainers: dict[str, None] = {}
-    for setup in plan.experiment.setups.values():
-        titles[setup.engine.sampler] = RATES[setup.engine.sampler].title
-        trainers[setup.engine.trainer] = None
-    samplers, names = list(titles), " and ".join(titles.values())
-    training = " and ".join(trainers)
-    lines = [f"Engines: {names} for sampling, {training} for scoring and training."]
-    middles: dict[str, float] = {}
-    plans = on_engines(plan)
-    for engine in sorted(plans, key=lambda engine: engine not in samplers):
-        hours = total_gpu_hours(plans[engine], left=left)
-        clock = hours_on_gpus(plans[engine], GPUS_OF_A_NODE, left)
-        if hours is not None and clock is not None:
-            middles[engine] = hours["total"].mid
-            chosen = " (this experiment)" if samplers == [engine] else ""
-            line = f"With {RATES[engine].title}{chosen}: {hours_text(hours['total'])} GPU-hours, "
-            line += f"{short_hours(middles[engine])} in the middle; "
-            lines.append(f"{line}{clock_time(clock)} on {GPUS_OF_A_NODE} GPUs.")
-    least, *others = sorted(middles, key=lambda engine: middles[engine])
-    if others and middles[others[0]]:
-        share = f"{100 * middles[least] / middles[others[0]]:.2g} %"
-        share += f" of {RATES[others[0]].title}'s GPU-hours"
-        if samplers == [least]:
-            lines.append(f"{RATES[least].title} samples because it takes {share}.")
-        else:
-            lines.append(f"{RATES[least].title} would take {share}: engine.sampler={least}.")
-    return lines
-
-
 def _basis(plan: Plan) -> list[str]:
-    """Name the basis of rates and lengths.
+    """Name the engines, and the basis of rates and lengths.
 
     Finished runs come first, then calibrations of the card, then published numbers.
     """
-    lines: list[str] = []
+    engines = {setup.engine for setup in plan.experiment.setups.values()}
+    samplers = " and ".join(sorted({RATES[engine.sampler].title for engine in engines}))
+    trainers = " and ".join(sorted({engine.trainer for engine in engines}))
+    lines = [f"Engines: {samplers} for sampling, {trainers} for scoring and training."]
     if any(costs.factors.keys() - costs.sources.keys() for costs in plan.costs.values()):
         seconds = "the seconds of the engine that they ran on"
         lines.append(f"Finished runs gave lengths of responses and {seconds}.")
@@ -444,8 +284,8 @@ def _basis(plan: Plan) -> list[str]:
         measured = "; ".join(f"{name}: {', '.join(words)}" for name, words in of_setups.items())
         rest = "All else is published or assumed."
         lines.append(f"{source[0].upper()}{source[1:]} ({measured}). {rest}")
-    if not lines:
-        assumed = "rates and lengths are published or assumed"
+    if len(lines) == 1:
+        assumed = "rates and lengths are published or assumed (orchestrator/planning/rates.py)"
         lines.append(f"No run measured an engine on this GPU yet: {assumed}.")
     gpu = plan.gpu_of_trial
     for calibration in plan.measured.calibrations:
@@ -455,11 +295,28 @@ def _basis(plan: Plan) -> list[str]:
     return lines
 
 
-def _assumptions(assumed: Sequence[Assumption]) -> list[str]:
-    """A line each: the values of the low, the middle and the high estimate, and why."""
-    lines = ["[bold]assumed[/]"]
-    for each in assumed:
-        values = dict.fromkeys(plain(value) for value in (each.low, each.mid, each.high))
-        line = f"{each.name}: {' – '.join(values)} {each.unit} ({each.why})"
-        lines.append(f"[dim]{escape(line)}[/]")
-    return lines
+# --- the clock ---
+
+
+def _on_the_clock(plan: Plan, clock: TimeLeft, begun: bool) -> list[str]:
+    """How long it takes at least, with any number of GPUs, and how long on these machines."""
+    if clock.cpu_cores is not None:
+        return [_cpu_time(clock.cpu_cores, clock.cpu_seconds)]
+    unit, chain = longest_unit_hours(plan, begun), longest_chain_hours(plan, begun)
+    if unit is None or chain is None or clock.gpu_clock_hours is None:
+        return []
+    lines = [f"The longest unit trains for {long_time(unit)} on the clock."] if unit.high else []
+    if chain != unit:
+        waiting = "The longest chain of units that wait for each other takes"
+        lines.append(f"{waiting} {long_time(chain)}.")
+    on = f"On {counted(clock.gpus, 'GPU')}{', kept busy' if clock.gpus > 1 else ''}"
+    return [*lines, f"[bold]{on}: {long_time(clock.gpu_clock_hours)}.[/]"]
+
+
+def _cpu_time(cores: int, seconds: Range | None) -> str:
+    on_cores = f"[bold]On {counted(cores, 'CPU core')}:[/]"
+    if seconds is None:
+        return f"{on_cores} minutes to hours; an estimate needs a unit that has run here."
+    minutes = Range.of(lambda scenario: max(1.0, seconds.at(scenario) / 60))
+    span = span_text(minutes, lambda minutes: f"{minutes:.0f}")
+    return f"{on_cores} about {span} minutes (from what was measured in the runs folder)."

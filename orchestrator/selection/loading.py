@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import refuse
-from orchestrator.experiment.load import data_folder, load_experiment
+from orchestrator.experiment.load import data_folder, find_experiment, load_experiment, runs_of
 from orchestrator.experiment.methods import null_overrides
-from orchestrator.experiment.resolved import runs_of
-from orchestrator.experiment.shipped import find_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.files import Damaged
 from orchestrator.selection import scores

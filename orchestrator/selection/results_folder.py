@@ -21,8 +21,8 @@ from typing import Any
 
 from orchestrator.config import Evaluation, Experiment, Shape
 from orchestrator.errors import UserError, refuse
+from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
 from orchestrator.experiment.reading import from_here
-from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
 from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically, write_once
 from orchestrator.records.provenance import version_line

@@ -36,7 +36,7 @@ from orchestrator.liveness.leases import Claims
 from orchestrator.liveness.processes import scratch_folder
 from orchestrator.monitor.time_left import device_of, devices_of, hours_spent
 from orchestrator.planning.seconds import StudySeconds, study_seconds
-from orchestrator.planning.steps import steps_left
+from orchestrator.planning.work import steps_left
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import RunLog
 from orchestrator.records.provenance import provenance

@@ -1,4 +1,4 @@
-"""`trb config`: no key without a meaning, and no value without the place it comes from."""
+"""`trb config`: no key without a meaning, and the values of an experiment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator import config
 from orchestrator.cli import main
-from orchestrator.commands.config_reference import all_keys, find_keys, reference, resolved
+from orchestrator.commands.config_reference import all_keys, find_keys, reference, values_of
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.units import expand
@@ -136,28 +136,26 @@ def test_meanings_fit_the_terminal(width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
-def test_a_resolved_experiment_names_the_place_of_each_value(tmp_path: Path) -> None:
+def test_a_resolved_experiment_has_every_value(tmp_path: Path) -> None:
     path = write_experiment(
         tmp_path,
         {"vanilla": {}, "veto": {"beta_start": 0.4, "seeds": [7]}, "skd": {"K": 5, "tau_T": [0.6]}},
         training={"steps": 6},
     )
-    found = {
-        key: (value, origin)
-        for key, value, origin in resolved(path, ["training.top_k=4", "seeds=[0,1]"])
+    found = values_of(path, ["training.top_k=4", "seeds=[0,1]"])
+    expected = {
+        "tiny.training.steps": 6,
+        "tiny.training.top_k": 4,
+        "tiny.training.optimizer.beta1": 0.9,
+        "tiny.evaluation.benchmarks.arithmetic_short.limit": 6,
+        "setups": ["tiny"],
+        "seeds": [0, 1],
+        "methods.skd.K": [5],
+        "methods.vanilla": {},
+        "runtime.wandb": "auto",
     }
-    setup = str(tmp_path / "setups" / "tiny.yaml")
-    assert found["tiny.training.steps"] == (6, str(path))
-    assert found["tiny.training.top_k"] == (4, "override")
-    assert found["tiny.training.samples_per_prompt"] == (2, setup)
-    assert found["tiny.training.optimizer.beta1"] == (0.9, "default")
-    assert found["tiny.evaluation.benchmarks.arithmetic_short.limit"] == (6, setup)
-    assert found["seeds"] == ([0, 1], "override")
-    assert found["methods.skd.K"] == ([5], str(path))
-    assert found["methods.vanilla"] == ({}, str(path))
+    assert {key: found[key] for key in expected} == expected
     assert "methods.veto.seeds" not in found, "seeds on the command line hold for every method"
-    assert found["runtime.keep"] == ("all", str(path))
-    assert found["runtime.wandb"] == ("auto", "default")
 
 
 def test_the_command_prints_an_experiment_as_text_and_json(
@@ -165,9 +163,9 @@ def test_the_command_prints_an_experiment_as_text_and_json(
 ) -> None:
     code, out, err = printed(capsys, str(QUICKSTART), "training.steps=5")
     assert (code, err) == (0, "")
-    assert "derailing.training.steps = 5  # override" in out.splitlines()
+    assert "derailing.training.steps = 5" in out.splitlines()
     code, out, _ = printed(capsys, str(QUICKSTART), "training.steps=5", "--json")
-    assert json.loads(out)["derailing.training.steps"] == {"value": 5, "origin": "override"}
+    assert json.loads(out)["derailing.training.steps"] == 5
 
 
 def test_an_invalid_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,5 +187,4 @@ def test_an_experiment_may_be_shipped_or_a_results_folder(
     code, of_folder, _ = printed(capsys, str(folder), "training.steps=7", "--json")
     assert code == 0
     values = json.loads(of_folder)
-    assert values["derailing.training.steps"] == {"value": 7, "origin": "override"}
-    assert values["derailing.training.top_k"]["origin"] == "results/quickstart/experiment.yaml"
+    assert values["derailing.training.steps"] == 7

@@ -33,7 +33,7 @@ from orchestrator.commands.waiting import building
 from orchestrator.monitor import status
 from orchestrator.monitor.status import FamilyStatus, Overview, Session
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.planning.ranges import Range
+from orchestrator.planning.numbers import Range
 from orchestrator.records.log import TRAINING
 from orchestrator.selection.study import Invocation, Study
 from tests import fake_runs

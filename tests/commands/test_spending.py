@@ -14,9 +14,8 @@ from orchestrator.commands.submit import ASKED_ABOVE, confirm
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from orchestrator.planning import plan, totals
-from orchestrator.planning.numbers import clock_time, hours_text
-from orchestrator.planning.ranges import NOTHING
+from orchestrator.planning import plan
+from orchestrator.planning.numbers import NOTHING, clock_time, hours_text
 from orchestrator.selection.loading import load_study
 from orchestrator.selection.study import Study
 from tests.sweeps import ROOT, trb_here
@@ -40,7 +39,7 @@ def ask(path: Path, runs: Path, yes: bool = False) -> None:
 
 def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    planned = totals.total_gpu_hours(plan.make_plan(load_experiment(PAPER)))
+    planned = plan.total_gpu_hours(plan.make_plan(load_experiment(PAPER)))
     assert planned is not None
     assert planned["total"].high > ASKED_ABOVE
     with pytest.raises(UserError, match=rf"submit: {hours_text(planned['total'])} .* --yes"):
@@ -89,20 +88,20 @@ def test_what_is_done_is_not_asked_about(tmp_path: Path) -> None:
     units = expand(experiment)
     assert plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).high > ASKED_ABOVE
     done = {unit.id: plan.Done(unit.steps, 10**9, True, True, True) for unit in units}
-    left = totals.total_gpu_hours(plan.make_plan(experiment, units, done), left=True)
+    left = plan.total_gpu_hours(plan.make_plan(experiment, units, done), left=True)
     assert left is not None
     assert left["total"] == NOTHING
 
 
 def test_one_node_finishes_the_small_sweep_as_its_head_says(tmp_path: Path) -> None:
     made = plan_command.planned(load_study(SMALL, runs=tmp_path))
-    hours, total = totals.hours_on_gpus(made, 8), totals.total_gpu_hours(made)
+    hours, total = plan.hours_on_gpus(made, 8), plan.total_gpu_hours(made)
     assert hours is not None
     assert total is not None
     head = " ".join(
         line.lstrip("# ") for line in SMALL.read_text().splitlines() if line.startswith("#")
     )
-    whole = totals.hours_on_gpus(plan.make_plan(load_experiment(PAPER)), 8)
+    whole = plan.hours_on_gpus(plan.make_plan(load_experiment(PAPER)), 8)
     assert whole is not None
     assert f"says {clock_time(hours)} (" in head
     assert f"where paper.yaml takes {clock_time(whole)}." in head

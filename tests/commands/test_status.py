@@ -30,7 +30,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.liveness.leases import Driving
 from orchestrator.monitor.status import Overview, Session
 from orchestrator.monitor.unit_status import UnitStatus, tokens_a_second
-from orchestrator.planning.ranges import Range
+from orchestrator.planning.numbers import Range
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter

@@ -23,11 +23,10 @@ from orchestrator.config import Experiment, PromptTemplate, Setup, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
-from orchestrator.experiment.load import load_experiment, load_setup
-from orchestrator.experiment.resolved import RECORD
+from orchestrator.experiment.load import RECORD, load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.monitor import status
-from orchestrator.planning import as_json, plan
+from orchestrator.planning import plan
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import check_data, check_models, check_prompt, prepare
@@ -117,7 +116,7 @@ def test_a_file_is_a_benchmark_under_any_key(tmp_path: Path) -> None:
     assert (run.problems, run.revision) == (5, hashlib.sha256(path.read_bytes()).hexdigest())
     [note] = experiment.notes
     assert note.endswith(f"to pin it: evaluation.benchmarks.my-2.set.revision={run.revision}")
-    made = as_json.totals(plan.make_plan(experiment))
+    made = plan.totals(plan.make_plan(experiment))
     assert made["evaluation"]["generations"] == 6 * 5 * 4
 
 

@@ -19,6 +19,7 @@ from orchestrator.experiment.methods import (
     annealed_temperature,
     annealed_veto,
     behavior_at,
+    check_grid,
     falling_prefix,
     is_scored,
     known_method,
@@ -358,15 +359,15 @@ def test_the_teacher_begins_less_and_less() -> None:
     )
     assert goal(knobs, training, 60, 60) == METHODS["tr_opd"].objective({}, training, 60, 60)
     with pytest.raises(UserError, match=r"methods\.tr_opd_guided\.tokens: 49"):
-        METHODS["tr_opd_guided"].fits({"tokens": [49]}, "arithmetic", load_setup("arithmetic"))
+        check_grid("tr_opd_guided", {"tokens": [49]}, "arithmetic", load_setup("arithmetic"))
 
 
 def test_a_horizon_beyond_the_limit_is_refused() -> None:
     setup = load_setup("arithmetic")
     longest = setup.training.max_response_tokens
-    METHODS["prefix_horizon"].fits({"tokens": [longest]}, "arithmetic", setup)
+    check_grid("prefix_horizon", {"tokens": [longest]}, "arithmetic", setup)
     with pytest.raises(UserError, match=rf"methods\.prefix_horizon\.tokens: {longest + 1}"):
-        METHODS["prefix_horizon"].fits({"tokens": [longest + 1]}, "arithmetic", setup)
+        check_grid("prefix_horizon", {"tokens": [longest + 1]}, "arithmetic", setup)
 
 
 def test_a_unit_without_a_method_needs_no_teacher_to_sample() -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from orchestrator import config
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import METHODS
-from orchestrator.experiment.strict import build
+from orchestrator.experiment.reading import build
 from orchestrator.rules import Choices, Count, Number, Section, entries, entry
 
 SCHEMAS = [

@@ -26,7 +26,7 @@ from orchestrator.monitor.time_left import (
     work_once_trained,
 )
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.planning.ranges import Range
+from orchestrator.planning.numbers import Range
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import json
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -46,9 +47,26 @@ def planned(*overrides: str, name: str = "paper", gpu: Gpu = GPUS[DEFAULT_GPU]) 
     return plan.make_plan(load_experiment(EXPERIMENTS / f"{name}.yaml", overrides), gpu=gpu)
 
 
-def shown(made: plan.Plan, machines: view.Machines | None = None, width: int = 400) -> str:
-    """A plan as a terminal shows it, with the assumptions where it is wide enough for them."""
+def document(made: plan.Plan, gpus: int = 1) -> dict[str, Any]:
+    """What `trb plan --json` prints, read again."""
+    return json.loads(json.dumps(plan.to_json(made, clock_of(made, gpus)), allow_nan=False))
+
+
+def totals_of(*overrides: str, name: str = "paper") -> dict[str, Any]:
+    """The sums of a whole experiment in the document."""
+    return document(planned(*overrides, name=name))["totals"]
+
+
+def clock_of(made: plan.Plan, gpus: int = 1) -> plan.TimeLeft:
+    """The time on so many GPUs, or on two cores of which nothing was measured."""
+    if not made.on_gpus:
+        return plan.TimeLeft(gpus, made.gpu.name, cpu_cores=2)
+    return plan.TimeLeft(gpus, made.gpu.name, plan.hours_on_gpus(made, gpus, left=True))
+
+
+def shown(made: plan.Plan, clock: plan.TimeLeft | None = None, width: int = 400) -> str:
+    """A plan as a terminal shows it."""
     console = Console(width=width, color_system=None)
     with console.capture() as text:
-        console.print(view.render(made, machines, [] if width == 400 else None))
+        console.print(view.render(made, clock or clock_of(made)))
     return text.get()

@@ -22,11 +22,12 @@ from orchestrator.planning.calibrated import (
     shapes_of,
     write_rows,
 )
-from orchestrator.planning.costs import OTHER, PASSING, PHASES, SUPERVISED, SetupCosts, StepWork
+from orchestrator.planning.costs import OTHER, PASSING, PHASES, SetupCosts
 from orchestrator.planning.lengths import Lengths
+from orchestrator.planning.numbers import SCENARIOS
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.ranges import SCENARIOS
 from orchestrator.planning.rates import GPUS
+from orchestrator.planning.work import SUPERVISED, StepWork
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 from orchestrator.records.writer import RunWriter
@@ -117,7 +118,7 @@ def test_each_phase_costs_what_was_measured_and_lengths_stay_uncertain(tmp_path:
     assert 2.0 < ratio(SUPERVISED, ROLLOUT) < 3.0, "of both together"
     # Rates do not differ any more between the estimates. Lengths do: longer responses are learned
     # from for longer.
-    tokens, prompt = found.training_tokens, found.training_lengths("mid").prompt
+    tokens, prompt = found.tokens_under(None), found.training_lengths("mid").prompt
     seconds = found.step(PLAIN)[LEARN]
     for scenario in SCENARIOS:
         longer = (prompt + tokens.at(scenario)) / (prompt + tokens.mid)
@@ -214,7 +215,7 @@ def test_another_gpu_is_planned_without_the_calibration_and_the_plan_says_so(
     calibrated(tmp_path, loaded, {LEARN: 2.0})
     study = Study(*loaded, tmp_path)
     own, other = planned(study, GPUS["H100-80GB"]), planned(study, GPUS["A100-40GB"])
-    assert f"measured on this card, 2026-11-23, {H100.name})" in shown(own)
+    assert f"easured on this card, 2026-11-23, {H100.name} ({NAME}: learning)" in shown(own)
     assert "left out" not in shown(own)
     assert not other.costs[NAME].sources
     overrides = ["setups=[qwen3-0.6b]", "--gpu", "A100-40GB", "--runs", str(tmp_path)]
@@ -237,16 +238,16 @@ def test_the_plan_is_for_the_card_that_was_calibrated_unless_another_is_named(
     assert planned(Study(*loaded, tmp_path)).gpu == GPUS["H100-80GB"]
 
 
-def test_why_names_the_source_of_each_factor_and_random_weights(tmp_path: Path) -> None:
+def test_the_plan_names_the_source_of_each_factor_and_random_weights(tmp_path: Path) -> None:
     loaded = paper()
     random = replace(made_up(loaded, PLAIN, 3.0), random=True)
     calibrate(tmp_path, made_up(loaded, LEARN, 2.0), random)
     made = planned(Study(*loaded, tmp_path))
-    sources = {each.name: (each.mid, each.why) for each in made.assumptions}
-    source = f"measured on this card, 2026-11-23, {H100.name}"
-    for phase, expected in (("learn", (2.0, source)), (PLAIN, (3.0, f"{source}, random weights"))):
-        factor, why = sources[f"{NAME}, {phase}: measured ÷ assumed seconds"]
-        assert (pytest.approx(factor), why) == expected
+    costs, source = made.costs[NAME], f"measured on this card, 2026-11-23, {H100.name}"
+    for phase, factor, why in ((LEARN, 2.0, source), (PLAIN, 3.0, f"{source}, random weights")):
+        assert costs.factors[phase].mid == pytest.approx(factor)
+        assert costs.sources[phase] == why
+        assert why.removeprefix("measured") in shown(made)
 
 
 def test_a_file_in_another_state_than_written_says_nothing(tmp_path: Path) -> None:

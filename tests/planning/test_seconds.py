@@ -10,11 +10,10 @@ import pytest
 
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor.status import seconds_left_on
-from orchestrator.planning import as_json
 from orchestrator.planning.costs import OTHER, SetupCosts
 from orchestrator.planning.lengths import TRAINING_LENGTHS
+from orchestrator.planning.numbers import Range
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import GPUS
 from orchestrator.planning.seconds import (
     Measured,
@@ -25,7 +24,7 @@ from orchestrator.planning.seconds import (
     on_the_clock,
     study_seconds,
 )
-from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.planning.work import teacher_online_steps
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
@@ -71,12 +70,12 @@ def clock_slice(run: RunWriter, unit: Unit, benchmark: str, responses: int, seco
     run.append_timing({"step": unit.steps, "phase": "evaluate", **row})
 
 
-def planned(loaded: Loaded, runs: Path, engine: str | None = None) -> Plan:
-    return make_plan(*loaded, measured=measure(Study(*loaded, runs)), engine=engine)
+def planned(loaded: Loaded, runs: Path) -> Plan:
+    return make_plan(*loaded, measured=measure(Study(*loaded, runs)))
 
 
-def costs_of(loaded: Loaded, runs: Path, engine: str | None = None) -> SetupCosts:
-    return planned(loaded, runs, engine).costs[NAME]
+def costs_of(loaded: Loaded, runs: Path) -> SetupCosts:
+    return planned(loaded, runs).costs[NAME]
 
 
 # --- for a plan ---
@@ -101,7 +100,7 @@ def test_blended_steps_keep_the_planned_ratio_until_one_is_measured(tmp_path: Pa
     loaded = paper("engine.sampler=torch")  # whose teacher decodes every token
     finish(tmp_path, loaded, "vanilla")
     assumed, found = make_plan(*loaded).costs[NAME], costs_of(loaded, tmp_path)
-    assert found.training_tokens.mid < assumed.training_tokens.mid
+    assert found.tokens_under(None).mid < assumed.tokens_under(None).mid
     assert found.step(PLAIN)["rollout"].mid == pytest.approx(3.0)
     in_proportion = found.step(BLENDED)["rollout"]
     assert in_proportion.mid > 2 * 3.0
@@ -126,7 +125,7 @@ def test_rates_of_another_kind_of_gpu_say_nothing_and_its_lengths_do(tmp_path: P
         costs[gpu.name] = make_plan(*loaded, measured=found, gpu=gpu).costs[NAME]
     assert [name for name, of_gpu in costs.items() if of_gpu.factors] == ["A100-40GB"]
     assert costs["A100-40GB"].step(PLAIN)["rollout"].mid == pytest.approx(3.0)
-    assert costs["H100-80GB"].training_tokens.low == pytest.approx(LENGTH)
+    assert costs["H100-80GB"].tokens_under(None).low == pytest.approx(LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,10 @@ def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(
 ) -> None:
     loaded = paper()
     finish(tmp_path, loaded, "vanilla")
-    torch, sglang = (costs_of(loaded, tmp_path, engine) for engine in ("torch", "sglang"))
+    measured, sglang = measure(Study(*loaded, tmp_path)), costs_of(loaded, tmp_path)
+    # Of torch nothing but lengths was measured, though the units are the same.
+    other = paper("engine.sampler=torch")[0]
+    torch = make_plan(other, loaded[1], measured=measured).costs[NAME]
     assert sglang.factors
     assert not torch.factors
     for costs in (torch, sglang):
@@ -168,12 +170,6 @@ def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(
         # Records of `write_run`: ten tokens a response, none of them cut.
         assert costs.evaluation_lengths("gsm8k", "low").tokens == 10
         assert set(costs.lengths) == {TRAINING_LENGTHS, "gsm8k", "math500", "amc23"}
-    made = planned(loaded, tmp_path)
-    listed = {each.name: each.low for each in made.assumptions if each.why.startswith("measured")}
-    assert listed[f"{NAME}, training: mean response"] == pytest.approx(LENGTH)
-    assert listed[f"{NAME}, rollout: measured ÷ assumed seconds"] == sglang.factors["rollout"].low
-    hours = as_json.totals(made)["engines"]["torch"]["chosen_gpu_hours"]
-    assert hours["low"] < hours["high"]
 
 
 def test_the_terminal_says_what_the_hours_rest_on(tmp_path: Path) -> None:
@@ -183,28 +179,7 @@ def test_the_terminal_says_what_the_hours_rest_on(tmp_path: Path) -> None:
     after = shown(planned(loaded, tmp_path))
     assert "No run measured" in before
     assert "No run measured" not in after
-    for text in (before, after):
-        assert "With SGLang (this experiment): " in text
-        assert "With torch: " in text
-
-
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ((), "SGLang samples because it takes {share} %"),
-        (("engine.sampler=torch",), "SGLang would take {share} %"),
-        (("engine.trainer=verl", "runtime.placement.gpus=2"), ""),
-    ],
-)
-def test_the_terminal_says_why_an_engine_samples(override: tuple[str, ...], words: str) -> None:
-    made = make_plan(*paper(*override))
-    engines, (_, _, text) = as_json.totals(made)["engines"], shown(made).partition("Engines:")
-    if not words:  # one engine can, and is compared with no other
-        assert "% of" not in text
-        return
-    sglang, torch = (engines[name]["chosen_gpu_hours"]["mid"] for name in ("sglang", "torch"))
-    assert sglang / torch < 0.5
-    assert words.format(share=f"{100 * sglang / torch:.2g}") in text
+    assert "Finished runs gave" in after
 
 
 def test_unfinished_and_damaged_runs_say_nothing(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import pytest
 from orchestrator.config import Placement, RoleGpus
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning import plan
-from orchestrator.planning.costs import OTHER, SUPERVISED, SetupCosts
-from orchestrator.planning.ranges import SCENARIOS, Scenario
-from orchestrator.planning.totals import (
+from orchestrator.planning.costs import OTHER, SetupCosts
+from orchestrator.planning.numbers import SCENARIOS, Scenario
+from orchestrator.planning.plan import (
     hours_on_gpus,
     longest_unit_hours,
-    on_engines,
     total_gpu_hours,
 )
+from orchestrator.planning.work import SUPERVISED
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 from tests.planning.plans import FROM_RATES, PAPER, known, planned
@@ -93,14 +93,3 @@ def test_methods_may_have_other_gpus_than_the_rest() -> None:
         as_planned = four if found.unit.method == "vanilla" else plain
         assert found.resources == as_planned.resources
     assert mixed.units != one.units
-
-
-def test_engines_of_one_device_are_not_compared_where_trials_have_several() -> None:
-    assert set(on_engines(planned(*ENGINES, "runtime.placement.gpus=2"))) == {"sglang"}
-    assert set(on_engines(planned(*ENGINES))) == {"torch", "sglang"}
-
-
-def test_assumptions_name_what_several_gpus_rest_on() -> None:
-    names = ("wait for an all-reduce", "speed that sharding keeps")
-    assert {a.name for a in planned(*ENGINES, "runtime.placement.gpus=2").assumptions} >= set(names)
-    assert not {a.name for a in planned(*ENGINES).assumptions} & set(names)

@@ -9,11 +9,11 @@ from functools import cache
 import pytest
 
 from orchestrator.engines.budget import Situation
-from orchestrator.planning.costs import BLENDED, PLAIN, SUPERVISED, StepWork
+from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.lengths import LAWS, Lengths
+from orchestrator.planning.numbers import NOTHING, SCENARIOS, Scenario
 from orchestrator.planning.plan import Plan, PlannedUnit
-from orchestrator.planning.ranges import NOTHING, SCENARIOS, Scenario
-from orchestrator.planning.steps import work_left, work_of_kind
+from orchestrator.planning.work import SUPERVISED, StepWork, work_left, work_of_kind
 from orchestrator.records.log import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import by_hand
 from tests.planning.plans import FROM_RATES, known, planned

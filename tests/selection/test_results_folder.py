@@ -21,8 +21,7 @@ from analysis.table import build
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.resolved import RECORD
+from orchestrator.experiment.load import RECORD, load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.selection.results_folder import (
