@@ -17,8 +17,10 @@ import yaml
 
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
+from orchestrator.checks import experiment as checks
+from orchestrator.checks.check import Check, Found, made
+from orchestrator.checks.experiment import CheckedSetup
 from orchestrator.cli import main
-from orchestrator.commands import doctor
 from orchestrator.config import Experiment, PromptTemplate, Setup, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
@@ -322,8 +324,12 @@ class Pair:
     path: Path
 
     @property
+    def experiment(self) -> Experiment:
+        return load_experiment(self.path)
+
+    @property
     def setup(self) -> Setup:
-        return load_experiment(self.path).setups["tiny"]
+        return self.experiment.setups["tiny"]
 
 
 @pytest.fixture
@@ -449,8 +455,8 @@ def test_prompt_and_chat_template_meet_before_ray_starts(
     assert refused("plan", shipped, capsys) == refused("submit", shipped, capsys) == line
     experiment = load_experiment(shipped)
     setup, runs = experiment.setups["tiny"], tmp_path / "runs"
-    prompt = lambda: doctor._prompt("tiny", setup, experiment, runs)  # noqa: E731
-    assert doctor._run("tiny prompt", prompt).detail == line
+    of = CheckedSetup("tiny", setup, experiment, runs, batches=1)
+    assert made(Check("tiny prompt", checks.prompt), of).detail == line
     check_prompt("tiny", replace(setup, prompt=PromptTemplate(kind="chat")), None, runs)
     (tmp_path / "teacher" / "tokenizer.json").write_text(
         json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": "x"}}})
@@ -465,12 +471,13 @@ def test_the_doctor_shows_the_system_message_of_a_template(shipped: Path, tmp_pa
     experiment = load_experiment(shipped)
     setup, runs = experiment.setups["tiny"], tmp_path / "runs"
     own = "the chat template adds a system message of its own: '1+'"
-    given = doctor._prompt("tiny", setup, experiment, runs)
+    of = CheckedSetup("tiny", setup, experiment, runs, batches=1)
+    given = checks.prompt(of)
     left_out = replace(setup, prompt=PromptTemplate(kind="chat"))
-    added = doctor._prompt("tiny", left_out, experiment, runs)
-    assert given[0] == added[0] == "ok"
-    assert own not in given[1]
-    assert added[1].splitlines()[1] == own
+    added = checks.prompt(replace(of, setup=left_out))
+    assert given.verdict == added.verdict == "ok"
+    assert own not in given.detail
+    assert added.detail.splitlines()[1] == own
 
 
 def test_another_content_is_another_model(pair: Pair) -> None:
@@ -522,7 +529,7 @@ def test_all_stop_ids_of_a_folder_are_the_models(
 def test_the_doctor_names_stop_ids_of_the_files_that_a_setup_leaves_out(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.sweep.prepare.check_models", lambda *_: None)
+    monkeypatch.setattr(checks, "check_models", lambda *_: None)
     edit_json(pair.student / "generation_config.json", eos_token_id=[60, 40, 41])
 
     def models(student: Any, teacher: Any) -> tuple[str, list[str]]:
@@ -532,8 +539,8 @@ def test_the_doctor_names_stop_ids_of_the_files_that_a_setup_leaves_out(
             student=replace(setup.student, eos=student),
             teacher=replace(setup.teacher, eos=teacher),
         )
-        verdict, detail = doctor._models("tiny", setup, tmp_path)
-        return verdict, detail.splitlines()[1:]
+        found = checks.models(CheckedSetup("tiny", setup, pair.experiment, tmp_path, batches=1))
+        return found.verdict, found.detail.splitlines()[1:]
 
     assert models([60, 40, 41], [60, 61]) == models([60, 40, 41], 61) == ("ok", [])
     line = "tiny.student.eos: 60: expected also 40, 41, as in "
@@ -586,7 +593,7 @@ def test_an_identity_has_the_stop_ids_that_change_the_training(
         ({"eos": [60, 62]}, r"tiny.student.eos: 62: expected an id between 0 and 61"),
         ({"revision": 0}, "tiny.yaml: student.revision: 0: .*leave it out at first"),
         ({"revision": "0" * 64}, "tiny.student.revision: '000.*': expected left out at first"),
-        ({"path": "./gone"}, r"tiny.student.path: './gone'.*tiny.yaml"),
+        ({"path": "./gone"}, r"tiny.student.path: './gone': expected a model folder in "),
         (
             {"path": "Qwen/Qwen3", "revision": "a" * 40},
             r"tiny.student.shape.layers: no value: expected .* ≥ 1",
@@ -621,14 +628,6 @@ def test_folders_that_do_not_say(file: str, content: str, words: str, tmp_path: 
 def test_a_setup_by_the_path_of_its_file(tmp_path: Path) -> None:
     write_experiment(tmp_path, {"vanilla": {}})
     assert load_setup(str(tmp_path / "setups" / "tiny.yaml")).title == "Tiny"
-
-
-def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> None:
-    path = write_experiment(tmp_path, {"vanilla": {}}, training={"steps": 0})
-    with pytest.raises(UserError, match=rf"training.steps: 0: expected .* \({path}\)"):
-        load_experiment(path)
-    with pytest.raises(UserError, match=r"training.steps: 0: expected .* ≤ 1,000,000$"):
-        load_experiment(path, ["training.steps=0"])
 
 
 CUT, NONE_THERE = "/model.safetensors is cut off", ": No such file or directory"
@@ -693,7 +692,11 @@ def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
         line = shown.err.splitlines()[-1]
         assert (ended.value.code, shown.out) == (2, "")
         assert line.startswith(f"trb: tiny.teacher: {words.format(pair.teacher)}")
-    finding = doctor._run("tiny models", lambda: doctor._models("tiny", pair.setup, tmp_path))
+
+    def models(pair: Pair) -> Found:
+        return checks.models(CheckedSetup("tiny", pair.setup, pair.experiment, tmp_path, 1))
+
+    finding = made(Check("tiny models", models), pair)
     assert (finding.verdict, f"trb: {finding.detail}") == ("fail", line)
 
 

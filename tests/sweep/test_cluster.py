@@ -175,6 +175,7 @@ def test_only_what_is_free_on_nodes_that_can_be_given_work_counts(
     )
     found = nodes.FitNodes([], print)
     found._nodes = {
-        row["NodeID"]: nodes._Node(row["NodeID"], 0.0, fit=row["NodeID"] != "unfit") for row in rows
+        row["NodeID"]: nodes._Node(row["NodeID"], 0.0, 0.0, fit=row["NodeID"] != "unfit")
+        for row in rows
     }
     assert found.free() == [{"GPU": 2.0}]
