@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.facts.facts import facts
 from analysis.table import formats
 from analysis.table.model import Table
 from orchestrator.records.files import write_atomically
@@ -38,7 +39,8 @@ def write_results(study: Study, table: Table) -> Path:
     for suffix, text in formats.FORMATS.items():
         write_atomically(folder / f"table.{suffix}", text(table))
     write_atomically(folder / "trials.csv", frames.trials_csv(frames.trials(study)))
-    _save(trajectory_pictures(study), lambda: folder)
+    assert table.facts is not None, "the table of a study rests on facts"
+    _save(trajectory_pictures(table.facts), lambda: folder)
     return folder
 
 
@@ -65,11 +67,13 @@ def write_figures(study: Study, folder: Path | None, width: float | None = None)
 
     They are `width` inches wide. Without a `folder` they go to the experiment's results.
     """
-    from analysis.figures.catalog import pictures
-    from analysis.figures.style import WIDTH
+    from analysis.figures.catalog import MAPPED, pictures
+    from analysis.figures.panels import WIDTH
 
     study = study.snapshot()
-    written = _save(pictures(study, width or WIDTH), lambda: folder or claim(study))
+    depth = "intervals" if len(study.experiment.setups) >= MAPPED else "scores"
+    drawn = pictures(facts(study, depth=depth), width or WIDTH)
+    written = _save(drawn, lambda: folder or claim(study))
     study.remember()
     return written
 
@@ -80,7 +84,7 @@ def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:
     `where` gives the folder, and is called only once a figure is drawn: it may claim a results
     folder, which nothing should do for no figure.
     """
-    from analysis.figures import output
+    from analysis.figures.picture import save
 
     paths, missing, folder = [], [], None
     for picture in drawn:
@@ -90,5 +94,5 @@ def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:
         if folder is None:
             folder = where()
             folder.mkdir(parents=True, exist_ok=True)
-        paths += output.save(picture.figure, folder, picture.name)
+        paths += save(picture.figure, folder, picture.name)
     return Written(paths, missing)

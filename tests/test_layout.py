@@ -48,7 +48,7 @@ CONFINED = {
     },
 }
 # The palette of the paper's methods, and which of them a figure shows.
-NAMING_METHODS = {"analysis.figures.style", "analysis.figures.diagnostics"}
+NAMING_METHODS = {"analysis.figures.panels", "analysis.figures.training"}
 HEAVY = names("torch ray transformers wandb tensorboard textual matplotlib pandas datasets")
 # Rooms, and single modules of others, that load none of these.
 LIGHT = names(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -228,3 +229,33 @@ def base_scores(study: Study) -> dict[str, float]:
             if score is not None:
                 scores[unit.setup] = score
     return scores
+
+
+def seed_scores(study: Study, setting: ScoredSetting) -> dict[int, dict[int, float]]:
+    """Seed → step → mean pass@1 in [0, 1] of one setting's runs."""
+    scores = {}
+    for unit in setting.units:
+        ids = list(study.evaluation_ids(unit.setup).values())
+        trajectory = selection.trajectory(study.reader(unit), ids)
+        scores[unit.seed] = {unit.first_batch + at: float(one) for at, one in trajectory.items()}
+    return scores
+
+
+def early_means(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
+    """Mean of each quantity over the values of the first `steps` of a setting's runs."""
+    means = {}
+    for key, series in logged.items():
+        first = min(series.curve)
+        values: list[float] = []
+        for step, of_seeds in series.curve.items():
+            if step < first + steps:
+                values += of_seeds
+        if values:
+            means[key] = fmean(values)
+    return means
+
+
+def last_means(logged: Mapping[str, Series]) -> dict[str, float]:
+    """Mean over seeds of each quantity that the last logged step has."""
+    last = {key: series.curve[max(series.curve)] for key, series in logged.items()}
+    return {key: fmean(values) for key, values in last.items() if values}

@@ -231,3 +231,33 @@ def _judged(one: str, other: str, gap: Difference) -> str:
     if gap.shown:
         outcome = f"{one} is {'better' if gap.estimate.value > 0 else 'worse'}"
     return f"{numbers}, p {'' if p[0] == '<' else '= '}{p}, {counts} seeds: {outcome}."
+
+
+def headline(facts: Facts) -> str:
+    """The verdict in one sentence: `Better than Vanilla: SKD; worse: Veto; not tested: TRB.`
+
+    It is about all setups together where differences over several are known, and otherwise the
+    first sentence of the verdict where an experiment has several setups or no test.
+    """
+    rows: Sequence[RowEvidence | ConfirmedRow] = facts.rows
+    if facts.experiment.confirmed_methods:
+        rows = facts.confirmed
+    gaps: dict[str, Difference] = {mean.method: mean.difference for mean in facts.across}
+    for row in rows if len(facts.experiment.setups) == 1 else ():
+        gap = row.columns[AVERAGE].difference if row.columns else None
+        if gap is not None and row.method != BASE:
+            gaps[row.method] = gap
+    outcomes: dict[str, list[str]] = {
+        f"better than {_VANILLA}": [], "worse": [], "no difference shown": [], "not tested": [],
+    }  # fmt: skip
+    better, worse, same, untested = outcomes.values()
+    for method, gap in gaps.items():
+        if gap.shown:
+            (better if gap.estimate.value > 0 else worse).append(method_label(method))
+        else:
+            (untested if gap.p_value is None else same).append(method_label(method))
+    if len(untested) == len(gaps):
+        return next(iter(facts.verdict.sentences), "")
+    parts = [f"{name}: {', '.join(own)}" for name, own in outcomes.items() if own]
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."

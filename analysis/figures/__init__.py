@@ -1,6 +1,5 @@
-"""The figures of an experiment, a file for each: it reads its numbers, draws and captions them.
+"""The figures of an experiment, a file for each family: numbers, drawing and captions.
 
-`catalog` lists the figures, `picture` joins a figure with its caption, and `output` writes files.
-`panels` and `style` hold everything that the figures draw alike. `curves` reads the numbers of
-several figures, and `early_rollouts` those of `tradeoff`.
+`catalog` lists the figures, and `picture` joins a figure with its caption and writes its files.
+`panels` holds everything that the figures draw alike, and `curves` the numbers that several show.
 """

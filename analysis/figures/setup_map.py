@@ -12,17 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.facts.assess import exact_scores
-from analysis.facts.candidates import Selected
-from analysis.facts.evidence import Difference
-from analysis.facts.facts import facts
-from analysis.figures import panels, style
+from analysis.facts.evidence import Difference, Facts
+from analysis.figures import panels
 from analysis.figures.picture import Caption, Picture
-from analysis.labels import AVERAGE, BASE, setup_title
+from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import signed, tenths_text
 from analysis.probe.gains import Gain, continuation_gains
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection.study import Study
 
 CAPTION = Caption(
     "map",
@@ -36,7 +32,7 @@ CAPTION = Caption(
 COLORS = "RdBu"
 LEAST_SPAN, MOST_SPAN = 3.0, 10.0  # points at which the colours end
 DARK = 0.6  # share of the span from which letters are white
-DOTS = {"student": style.BLACK, "teacher": style.TEACHER}  # colours of the gains, by continuer
+DOTS = {"student": panels.BLACK, "teacher": panels.TEACHER}  # colours of the gains, by continuer
 MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
 TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
 UNEQUAL = "†: seeds vary unequally, so that p is unsure"
@@ -66,9 +62,9 @@ class SetupLeads:
         return any(difference.unequal for difference in self.differences.values())
 
 
-@style.styled()
+@panels.styled()
 def draw(
-    setups: Sequence[SetupLeads], methods: Sequence[str], width: float = style.WIDTH
+    setups: Sequence[SetupLeads], methods: Sequence[str], width: float = panels.WIDTH
 ) -> Figure:
     """A grid of scores and leads, beside the gains if any setup has been probed.
 
@@ -76,8 +72,8 @@ def draw(
     """
     height = 1.8 + 0.3 * len(setups)
     probed = any(setup.gains for setup in setups)
-    wide = width >= style.NARROW
-    figure = style.new_figure(width, height if wide or not probed else 2 * height)
+    wide = width >= panels.NARROW
+    figure = panels.new_figure(width, height if wide or not probed else 2 * height)
     if not probed:
         axes = [figure.subplots()]
     elif wide:
@@ -107,9 +103,9 @@ def _draw_grid(axes: Axes, setups: Sequence[SetupLeads], methods: Sequence[str])
         cells += [_cell(setup.differences.get(method)) for method in methods]
         for column, text in enumerate(cells):
             # The colours are dark at both ends. A missing lead is nan, which compares as false.
-            color = "white" if abs(leads[row, column]) > DARK * span else style.BLACK
+            color = "white" if abs(leads[row, column]) > DARK * span else panels.BLACK
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
-    labels = [*SCORES, *(style.method_label(method).replace(" ", "\n") for method in methods)]
+    labels = [*SCORES, *(method_label(method).replace(" ", "\n") for method in methods)]
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
     axes.grid(visible=False)
     _name_rows(axes, setups)
@@ -155,7 +151,7 @@ def _draw_gains(axes: Axes, setups: Sequence[SetupLeads]) -> None:
             axes.plot(1 + value, row + shift, "o", color=color, markersize=4, label=label)
             if low is not None and high is not None:
                 axes.hlines(row + shift, 1 + low, 1 + high, color=color, linewidth=1)
-    axes.axvline(1, color=style.BLACK, linewidth=0.8)
+    axes.axvline(1, color=panels.BLACK, linewidth=0.8)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -164,19 +160,13 @@ def _draw_gains(axes: Axes, setups: Sequence[SetupLeads]) -> None:
     axes.set_title("TRB prefixes")
 
 
-def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
+def picture(facts: Facts) -> Picture:
     """The leads of all methods in all setups, over confirming runs if the experiment has some."""
-    experiment = study.experiment
-    known = facts(study, depth="intervals")
-    across = {mean.method: mean.difference for mean in known.across}
-    rows = known.confirmed if experiment.confirmed_methods else known.rows
+    experiment = facts.experiment
+    across = {mean.method: mean.difference for mean in facts.across}
     differences: dict[str, dict[str, Difference]] = {}
-    untrained: dict[str, Fraction] = {}
     vanilla: dict[str, Fraction] = {}
-    for selected in chosen:
-        if selected.best.method == BASE:
-            untrained[selected.setup] = exact_scores(selected.best)[AVERAGE]
-    for row in rows:
+    for row in facts.confirmed if experiment.confirmed_methods else facts.rows:
         if not row.columns or row.method == BASE:
             continue
         average = row.columns[AVERAGE]
@@ -190,12 +180,11 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     setups: list[SetupLeads] = []
     for name in experiment.setups:
         if name in differences:
-            title = setup_title(name, experiment.setups)
             leads = SetupLeads(
-                title,
+                setup_title(name, experiment.setups),
                 differences[name],
-                _first_gains(study, name),
-                untrained.get(name),
+                _first_gains(facts, name),
+                facts.scores.get((name, BASE), {}).get(AVERAGE),
                 vanilla.get(name),
             )
             setups.append(leads)
@@ -208,9 +197,9 @@ def picture(study: Study, chosen: Sequence[Selected]) -> Picture:
     return Picture(CAPTION, experiment.name, partial(draw, setups, methods), basis)
 
 
-def _first_gains(study: Study, setup: str) -> dict[str, Gain | None]:
+def _first_gains(facts: Facts, setup: str) -> dict[str, Gain | None]:
     """Continuer → gain at the shortest prefix; empty before the setup is probed."""
     gains = {}
-    for continuer, of_lengths in continuation_gains(study, setup).items():
+    for continuer, of_lengths in continuation_gains(facts.study, setup).items():
         gains[continuer] = of_lengths[min(of_lengths)]
     return gains

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from analysis.facts import curves
 from analysis.facts.curves import Grid, ScoredSetting, SeedMean
-from analysis.figures import panels, style
+from analysis.figures import panels
 from analysis.figures.picture import Caption, Picture, SetupRuns
 from analysis.labels import method_label
 from orchestrator.experiment.methods import REFERENCE
@@ -32,9 +32,9 @@ DODGE = 0.07  # share of the distance between two ticks, so that bars of one tic
 CROWDED = 9  # letters of tick labels on an inch; where more would stand, the labels are turned
 
 
-@style.styled()
+@panels.styled()
 def draw(
-    grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = style.WIDTH
+    grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = panels.WIDTH
 ) -> Figure:
     """A panel for each grid on one scale of per cent, and one for methods with a single setting.
 
@@ -48,7 +48,7 @@ def draw(
     count = len(several) + bool(single)
     columns = min(count, max(1, int(width / PANEL_WIDTH)))
     rows = ceil(count / columns)
-    figure = style.new_figure(width, 1.2 + 2.2 * rows)
+    figure = panels.new_figure(width, 1.2 + 2.2 * rows)
     places = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
     shown = places[:count]
     for axes, grid in zip(shown, several, strict=False):
@@ -71,19 +71,19 @@ def draw(
 def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
     """A line for each setting of the other knobs, on a panel of that many inches."""
     assert grid.x is not None
-    color, marker = style.method_style(grid.method, index)
+    color, marker = panels.method_style(grid.method, index)
     ticks = sorted(set().union(*grid.lines.values()))
-    lines = zip(grid.lines.items(), style.shades(color, len(grid.lines)), strict=True)
+    lines = zip(grid.lines.items(), panels.shades(color, len(grid.lines)), strict=True)
     for line, ((knobs, scores), shade) in enumerate(lines):
         shift = DODGE * (line - (len(grid.lines) - 1) / 2)
-        label = style.setting_text(grid.method, dict(knobs))
+        label = panels.setting_text(grid.method, dict(knobs))
         _draw_line(axes, ticks, scores, shift, color=shade, marker=marker, label=label)
     shown = [f"{tick:g}" for tick in ticks]
     crowded = len("".join(shown)) > CROWDED * inches
     axes.set_xticks(range(len(ticks)), shown, rotation=90 if crowded else 0)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    symbol = style.knob_symbol(grid.method, grid.x)
-    fixed = style.knob_texts(grid.method, grid.fixed)
+    symbol = panels.knob_symbol(grid.method, grid.x)
+    fixed = panels.knob_texts(grid.method, grid.fixed)
     axes.set_xlabel(f"{symbol}   (at {fixed})" if fixed else symbol)
     axes.set_title(method_label(grid.method))
 
@@ -91,9 +91,9 @@ def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
 def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> None:
     """A point for each method, which the legend names with its setting."""
     for place, grid in enumerate(single):
-        color, marker = style.method_style(grid.method, grids.index(grid))
+        color, marker = panels.method_style(grid.method, grids.index(grid))
         (scores,) = grid.lines.values()
-        label = style.setting_text(grid.method, grid.fixed)
+        label = panels.setting_text(grid.method, grid.fixed)
         _draw_line(axes, [0], scores, place, color=color, marker=marker, label=label)
     axes.set_xticks([])
     axes.set_xlim(-0.7, len(single) - 0.3)
@@ -101,7 +101,7 @@ def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> N
 
 
 def _draw_vanilla(axes: Axes, score: SeedMean) -> None:
-    color, _ = style.method_style(REFERENCE)
+    color, _ = panels.method_style(REFERENCE)
     mean = 100 * score.mean
     label = method_label(REFERENCE)
     axes.axhline(mean, color=color, linestyle="--", linewidth=1.2, label=label)

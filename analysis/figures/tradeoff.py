@@ -13,8 +13,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures import early_rollouts, panels, style
-from analysis.figures.early_rollouts import SupportPoint
+from analysis.facts import early_rollouts
+from analysis.facts.early_rollouts import POOLED_STEPS, SupportPoint
+from analysis.figures import panels
 from analysis.figures.picture import Caption, Picture, SetupRuns
 from orchestrator.experiment.methods import METHODS
 
@@ -26,7 +27,7 @@ CAPTION = Caption(
     "correct above incorrect ones. Colour: share of correct rollouts.",
     "Early rollouts only; where a run ends is not in it.",
 )
-BASIS = f"A point is one run; crosses: 95 % intervals over its first {early_rollouts.POOLED_STEPS} steps, by jackknife."
+BASIS = f"A point is one run; crosses: 95 % intervals over its first {POOLED_STEPS} steps, by jackknife."
 
 # One for each K; the first is the trust region's in the other figures.
 SCHEDULE_MARKERS = ("o", "s", "^", "D", "v", "h", "<", ">")
@@ -38,15 +39,15 @@ INTERVAL = "95 % over steps"
 Schedule = tuple[str, int | None]  # method, and the steps after which it has faded
 
 
-@style.styled()
-def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH) -> Figure:
+@panels.styled()
+def draw(points: Sequence[SupportPoint], title: str, width: float = panels.WIDTH) -> Figure:
     """A point for each run; `points` has at least one.
 
     The shape of a point is its schedule, the size its budget, the colour its share of correct
     rollouts. A line joins the runs of a schedule and seed in ascending order of the budget. Thin
     crosses are 95 % intervals over the pooled steps.
     """
-    figure = style.new_figure(width, 4.6)
+    figure = panels.new_figure(width, 4.6)
     axes = figure.subplots()
     rewards = [100 * point.reward for point in points]
     norm = Normalize(*widened(rewards, LEAST_REWARD))
@@ -59,7 +60,7 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH)
         for point in path:
             xs.append(point.log_prob)
             ys.append(point.auroc)
-        axes.plot(xs, ys, color=style.GRAY, linewidth=0.7, zorder=1)
+        axes.plot(xs, ys, color=panels.GRAY, linewidth=0.7, zorder=1)
     for point in points:
         axes.errorbar(
             point.log_prob,
@@ -67,7 +68,7 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH)
             xerr=point.log_prob_margin,
             yerr=point.auroc_margin,
             fmt="none",
-            ecolor=style.GRAY,
+            ecolor=panels.GRAY,
             elinewidth=0.8,
             zorder=1.5,
         )
@@ -79,7 +80,7 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH)
             norm=norm,
             cmap=COLORS,
             marker=markers[_schedule(point)],
-            edgecolors=style.BLACK,
+            edgecolors=panels.BLACK,
             linewidths=0.6,
             zorder=2,
         )
@@ -123,7 +124,7 @@ def _markers(points: Sequence[SupportPoint]) -> dict[Schedule, str]:
     schedules = sorted(set(map(_schedule, points)), key=lambda own: (own[1] or inf, own[0]))
     markers = {}
     for index, (method, warmup) in enumerate(schedules):
-        own = style.method_style(method)[1]
+        own = panels.method_style(method)[1]
         fading = SCHEDULE_MARKERS[index % len(SCHEDULE_MARKERS)]
         markers[method, warmup] = own if warmup is None else fading
     return markers
@@ -133,32 +134,32 @@ def _legend(
     points: Sequence[SupportPoint], markers: dict[Schedule, str], sizes: dict[float | None, float]
 ) -> list[Line2D]:
     handles = []
-    outline: dict[str, Any] = {"color": "none", "markeredgecolor": style.BLACK, "markersize": 8}
+    outline: dict[str, Any] = {"color": "none", "markeredgecolor": panels.BLACK, "markersize": 8}
     for (method, warmup), marker in markers.items():
         fades = METHODS[method].fades
         knobs = {} if fades is None or warmup is None else {fades: warmup}
-        label = style.setting_text(method, knobs)
+        label = panels.setting_text(method, knobs)
         handles.append(Line2D([], [], label=label, marker=marker, **outline))
     # Sizes are shown by a filled disc, which is the shape of no schedule.
     filled: dict[str, Any] = {
         "color": "none",
-        "markerfacecolor": style.GRAY,
+        "markerfacecolor": panels.GRAY,
         "markeredgecolor": "none",
     }
     for budget, size in sizes.items():
         if budget is not None:
-            label = f"size: {style.EPSILON}={budget:g}"
+            label = f"size: {panels.EPSILON}={budget:g}"
             handles.append(Line2D([], [], label=label, marker="o", markersize=size, **filled))
     if any(point.auroc_margin is not None for point in points):
-        handles.append(Line2D([], [], color=style.GRAY, linewidth=0.8, label=INTERVAL))
+        handles.append(Line2D([], [], color=panels.GRAY, linewidth=0.8, label=INTERVAL))
     return handles
 
 
 def picture(data: SetupRuns) -> Picture:
     """Support against separability of the first rollouts, a point for each run."""
-    points = early_rollouts.support_points(data.study, data.settings)
+    points = early_rollouts.support_points(data.facts.study, data.settings)
     if not points:
         methods = ", ".join(early_rollouts.budgets())
-        steps = f"{early_rollouts.POOLED_STEPS} steps done with correct and incorrect rollouts"
+        steps = f"{POOLED_STEPS} steps done with correct and incorrect rollouts"
         return Picture(CAPTION, data.name, missing=f"no run of {methods} has its first {steps}")
     return Picture(CAPTION, data.name, partial(draw, points, data.title), BASIS)

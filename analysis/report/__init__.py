@@ -1,7 +1,5 @@
-"""One HTML page with the table, figures, rollouts, cost and provenance of an experiment.
+"""One HTML page with the scores, figures, responses, cost and provenance of an experiment.
 
-`trb report` calls `page.write_report`, which writes report.html. `html`, `texts`, `timeline` and
-`assets` serve all sections, and each other Python file makes one or two of them. `chart`,
-`comparison` and `samples` hold the data of the scripts `curves.js`, `comparison.js` and
-`samples.js`.
+`page.write_report` writes report.html from `templates/`, `page.css` and `page.js`. `scores`,
+`samples` and `background` turn facts into the texts, sheets and points that the templates show.
 """

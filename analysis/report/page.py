@@ -5,33 +5,28 @@ It has the same bytes for the same run directories.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import gzip
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from itertools import chain
 from pathlib import Path
+from urllib.parse import quote
 
-from analysis.costs import family_costs
-from analysis.facts.candidates import select
-from analysis.facts.evidence import Verdict
-from analysis.report.assets import CSS, scripts
-from analysis.report.audit import audit_section
-from analysis.report.chart import chart_section
-from analysis.report.comparison import comparison_section
-from analysis.report.diagnostics import diagnostics_section
-from analysis.report.excerpts import excerpts_section
-from analysis.report.figures import figures_section
-from analysis.report.html import Html, bullets, element, join, void
-from analysis.report.parameters import parameters_section
-from analysis.report.provenance import facts, provenance_section
-from analysis.report.responses import responses_section
-from analysis.report.samples import kept_responses, samples_section, training_section
-from analysis.report.scores import scores_section
-from analysis.report.spending import costs_section
-from analysis.report.summary import summary
-from analysis.report.trials import downloads, trials_section
-from analysis.table import build
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from analysis.facts.evidence import Facts, Verdict
+from analysis.facts.facts import facts
+from analysis.facts.provenance import provenance
+from analysis.figures.catalog import pictures
+from analysis.frames import trials, trials_csv
+from analysis.labels import method_label, order_methods
+from analysis.report import background, samples, scores
+from analysis.table import formats
+from analysis.table.build import table_of
 from analysis.table.model import Table
 from orchestrator.errors import UserError
-from orchestrator.monitor import status
 from orchestrator.records.files import check_writable, write_atomically
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
@@ -42,9 +37,9 @@ CONTENTS: Mapping[str, str] = {
     "compare": "Compare two",
     "curves": "Curves",
     "figures": "Figures",
-    "rollouts": "Rollouts",
-    "training": "Before and after",
     "samples": "Responses",
+    "training": "Before and after",
+    "rollouts": "Rollouts",
     "diagnostics": "Diagnostics",
     "cost": "Cost",
     "trials": "Trials",
@@ -72,54 +67,87 @@ def write_report(study: Study, path: Path | None = None) -> Report:
         )
     path = path or claim(study) / "report.html"
     check_writable(path.parent)  # the page takes seconds to make
-    study = study.snapshot()
-    results = build.results_table(study)
-    page = build_page(study, path, results)
+    known = facts(study.snapshot())
+    write_atomically(path, build_page(known, path))
     study.remember()
-    write_atomically(path, page)
-    return Report(path, results.verdict)
+    return Report(path, known.verdict)
 
 
-def build_page(study: Study, path: Path, results: Table | None = None) -> str:
-    """The page for the file `path`, which its links start from; `results` is the study's table."""
-    experiment, statuses = study.experiment, status.collect(study)
-    results = results or build.results_table(study)
-    chosen = select(study)
-    kept = kept_responses(study, chosen)
-    costs = {setup: family_costs(study, setup) for setup in experiment.setups}
-    links = []
-    for key, text in CONTENTS.items():
-        links.append(element("a", text, href=f"#{key}"))
-    sections = [
-        summary(experiment, statuses, results.verdict),
-        facts(study, downloads(results, study, path)),
-        element("nav", bullets(links), aria_label="Parts"),
-        scores_section(results),
-        responses_section(results),
-        comparison_section(study, chosen),
-        chart_section(study, chosen),
-        figures_section(study),
-        excerpts_section(study),
-        training_section(study, chosen, kept),
-        samples_section(study, kept),
-        diagnostics_section(study, chosen),
-        audit_section(study),
-        costs_section(experiment, costs),
-        trials_section(study, statuses, path),
-        parameters_section(experiment),
-        provenance_section(study, results.facts),
-    ]
-    return _document(f"{experiment.name} – trb report", sections)
-
-
-def _document(title: str, sections: Sequence[Html]) -> str:
-    head = element(
-        "head",
-        void("meta", charset="utf-8"),
-        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
-        void("link", rel="icon", href="data:,"),
-        element("style", Html(CSS)),
+def build_page(known: Facts, path: Path) -> str:
+    """The page for the file `path`, which its links start from."""
+    table, origin = table_of(known), provenance(known.study)
+    drawn = {picture.name: picture for picture in pictures(known)}
+    kept = samples.kept_responses(known)
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            contents=CONTENTS,
+            facts=known,
+            table=table,
+            origin=origin,
+            head=scores.head(known),
+            boards=scores.boards(known, drawn),
+            results=scores.results(known, table),
+            responses=scores.responses(known, table),
+            pairs=scores.pairs(known),
+            curves=scores.curves_data(known),
+            steps=scores.steps(known),
+            figures=scores.figures(known, drawn),
+            excerpts=scores.excerpts(known),
+            training=samples.training(known, kept),
+            failures=samples.failures(known, kept),
+            kept=any(kept.values()),
+            methods=order_methods(chain(*kept.values())),
+            benchmarks=samples.benchmarks(known),
+            diagnostics=background.diagnostics(known),
+            costs=background.costs(known),
+            units=background.units(known, origin),
+            links=background.links(known, path),
+            parameters=background.parameters(known),
+            provenance=background.provenance(known, origin),
+            downloads=_downloads(known, table, path),
+            files=sorted(quote(each.name) for each in path.parent.glob("*.pdf")),
+        )
     )
-    body = element("body", element("main", join(sections, Html("\n"))), scripts())
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _environment() -> Environment:
+    """Templates that escape all texts; of the package's own files only style and script are not."""
+    environment = Environment(
+        loader=PackageLoader("analysis.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "ensure_ascii": False}
+    folder = files("analysis.report")
+    environment.globals |= {
+        "style": (folder / "page.css").read_text(encoding="utf-8"),
+        "script": (folder / "page.js").read_text(encoding="utf-8"),
+        "plotly": _plotly(),
+    }
+    environment.filters |= {
+        "image": scores.image,
+        "label": method_label,
+        "shortened": samples.shortened,
+    }
+    return environment
+
+
+def _plotly() -> str:
+    """Plotly's script, 4.8 MB, compressed to 2 MB; `page.js` unpacks it."""
+    script = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(script, compresslevel=6, mtime=0)).decode()
+
+
+def _downloads(known: Facts, table: Table, path: Path) -> dict[str, str]:
+    """File name → base64 of the tables that the page contains."""
+    contents = {
+        "table.csv": formats.to_csv(table),
+        "table.tex": formats.to_latex(table),
+        "table.json": formats.to_json(table),
+        "trials.csv": trials_csv(trials(known.study)),
+    }
+    return {name: base64.b64encode(text.encode()).decode() for name, text in contents.items()}

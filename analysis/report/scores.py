@@ -1,85 +1,364 @@
-"""The section `results`: the table, and the evidence behind its averages."""
+"""The first screen and the scores of the page, as texts, sheets and points for its templates."""
 
 from __future__ import annotations
 
-from analysis.facts.evidence import RowEvidence
-from analysis.labels import AVERAGE, method_label
-from analysis.numbers import tenths_text
-from analysis.report.html import Html, bullets, element, note, paragraph, section, table
-from analysis.report.texts import limits
-from analysis.table.captions import explanation
+import base64
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from analysis.facts import curves
+from analysis.facts.curves import Curve, ScoredSetting
+from analysis.facts.evidence import ONE_RUN, Difference, Facts, setting_text, with_interval
+from analysis.facts.verdict import headline
+from analysis.figures.panels import method_style
+from analysis.figures.picture import Picture, to_bytes
+from analysis.labels import AVERAGE, BASE, method_label, setup_title
+from analysis.numbers import signed, tenths_text
+from analysis.probe import gains
+from analysis.table.captions import brief_intervals, explanation, responses_sentences
+from analysis.table.compare import checkpoints_text, compare_all
+from analysis.table.compare import explanation as comparison_notes
+from analysis.table.compare import sheet_of as comparison_sheet
 from analysis.table.evidence_formats import (
     GAP,
-    LEFT_OUT,
+    LIMITS,
     METHOD,
-    OF,
+    SCORE,
     SEEDS,
     SETTING,
-    SPLIT_HALF,
     STEP,
     TITLES,
     P,
     blocks,
     by_setup,
-    gap_text,
-    limits_text,
-    number_text,
+    response_cells,
+    score_text,
     sheet_of,
     tested_text,
-)  # fmt: skip
+)
 from analysis.table.model import Table
+from orchestrator.config import Experiment
+from orchestrator.experiment.probe import BEHAVIORS
+from orchestrator.records.log import COLUMNS, Column
+from orchestrator.sheet import Sheet
 
-MARKS = "Bold: best of the column; underlined: second. The untrained student is not ranked."
-CAPTION = "pass@1 (%), ± the reach of its 95 % interval, * over problems of one training run"
+PERCENT = 100
+QUANTITIES: Mapping[str, Column] = {
+    key: column for key, column in COLUMNS.items() if column.heading
+}
 
+# --- head and first screen: verdict, leaderboards, curves ---
 
-def scores_section(results: Table) -> Html:
-    """The tables of each setup, the explanation and the notes."""
-    parts, found = [], blocks(results.facts)
-    for setup in dict.fromkeys(column.setup for column in results.columns):
-        parts.append(element("h3", results.title(setup)))
-        parts.append(table(CAPTION, results.only(setup).sheet()))
-        parts.append(_evidence(results, setup))
-        for block in found:
-            if block.kind in ("confirmed", "cost") and block.setup == setup:
-                parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))
-    for block in found:
-        if block.kind == "across":
-            parts.append(element("h3", "All setups"))
-            parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))
-    if results.facts:
-        parts.append(note(" ".join(explanation(results.facts))))
-    return section("Results", "results", *parts, note(MARKS), bullets(results.notes))
+FARTHEST = 20.0  # points on either side of Vanilla that an axis shows at most
 
 
-def _evidence(results: Table, setup: str) -> Html:
-    """The selected checkpoints, and how much selection and chance may have added to them."""
-    selected = by_setup(results.facts.rows).get(setup) if results.facts else None
-    if not selected:
-        return paragraph("No checkpoint has been evaluated on all benchmarks yet.")
-    rows = list(map(_evidence_cells, selected))
-    # With one seed for each method no row has a p-value, so that column may be left out.
-    sheet = sheet_of(rows, always=rows[0].keys() - {P})
-    return table("Selected checkpoints, Avg (%)", sheet)
+@dataclass(frozen=True)
+class Line:
+    """One method of a leaderboard.
+
+    `low`, `value` and `high` are places of its difference to Vanilla on the axis, in per cent of
+    the width; None without a difference. `beyond` says that the value lies beyond the axis.
+    """
+
+    method: str
+    label: str
+    color: str
+    score: str
+    gap: str = ""
+    p: str = ""
+    low: float | None = None
+    value: float | None = None
+    high: float | None = None
+    beyond: bool = False
 
 
-def _evidence_cells(row: RowEvidence) -> dict[str, str]:
-    """The difference stands beside the score, where a narrow screen still shows it."""
-    column = row.columns[AVERAGE]
-    fresh, gap = column.fresh, column.difference
-    of = str(row.candidates)
+@dataclass(frozen=True)
+class Board:
+    """The methods of a setup from the best average down, beside its scores over training.
+
+    `ends` are the ends of the axis in points, `zero` is Vanilla's place on it.
+    """
+
+    title: str
+    lines: list[Line]
+    ends: tuple[str, str]
+    zero: float
+    picture: Picture | None
+
+
+def head(facts: Facts) -> dict[str, Any]:
+    """How much of the experiment is done, and what it compares."""
+    states = Counter[str]()
+    failed = []
+    for status in facts.overview.units if facts.overview else ():
+        states[status.state] += 1
+        if status.state == "failed":
+            failed.append(f"Failed: {status.id}: {status.error}")
+    done = states.pop("done", 0)
     return {
-        METHOD: method_label(row.method),
-        "Score": tenths_text(column.score.value),
-        GAP: gap_text(gap) if gap else "",
-        "its 95 % interval": limits_text(gap) if gap else "",
-        P: tested_text(gap) if gap else "",
-        SEEDS: str(row.seeds) if row.seeds else "",
-        OF: of if row.eligible == row.candidates else f"{of}, {row.eligible} eligible",
-        SPLIT_HALF: number_text(column.split_half),
-        LEFT_OUT: number_text(column.left_out),
-        "Fresh samples": f"{tenths_text(fresh.value)} {limits(fresh)}" if fresh else "",
-        STEP: str(row.step),
-        SETTING: row.setting or "no knobs",
-        "Score's 95 % interval": limits(column.score),
+        "headline": headline(facts),
+        "done": f"{done} of {done + states.total()} units are done.",
+        "others": ", ".join(f"{count} {state}" for state, count in states.items()),
+        "failed": failed,
+        "methods": ", ".join(map(method_label, facts.experiment.methods)),
+        "seeds": _seeds(facts.experiment),
     }
+
+
+def _seeds(experiment: Experiment) -> str:
+    """`1 seed`, `5 seeds` or `1 to 3 seeds a method`."""
+    counts = sorted({len(experiment.seeds_of(method)) for method in experiment.methods})
+    if len(counts) > 1:
+        return f"{counts[0]} to {counts[-1]} seeds a method"
+    return f"{counts[0]} seed{'s' if counts[0] > 1 else ''}"
+
+
+def boards(facts: Facts, drawn: Mapping[str, Picture]) -> list[Board]:
+    """A leaderboard for each setup that has scores; confirmed scores where there are any."""
+    confirmed = {(row.setup, row.method): row for row in facts.confirmed if row.columns}
+    found = []
+    for name, rows in by_setup(facts.rows).items():
+        gaps: dict[str, Difference | None] = {}
+        scores = {}
+        for row in rows:
+            shown = confirmed.get((name, row.method), row).columns[AVERAGE]
+            scores[row.method], gaps[row.method] = shown.score, shown.difference
+        low, high = _ends([gap for method, gap in gaps.items() if gap and method != BASE])
+        lines = []
+        for index, row in sorted(enumerate(rows), key=lambda each: -scores[each[1].method].value):
+            color, score = method_style(row.method, index)[0], score_text(scores[row.method])
+            line = Line(row.method, method_label(row.method), color, score)
+            lines.append(_placed(line, gaps[row.method], low, high))
+        picture = drawn.get(f"trajectories-{name}")
+        title = setup_title(name, facts.experiment.setups)
+        ends = (signed(low), signed(high))
+        found.append(Board(title, lines, ends, _place(0, low, high), picture))
+    return found
+
+
+def _ends(gaps: Sequence[Difference]) -> tuple[float, float]:
+    """The ends of an axis that holds zero and all intervals, as far as FARTHEST points.
+
+    A method that collapses would otherwise flatten the intervals of all others.
+    """
+    lows = [gap.estimate.interval.low for gap in gaps]
+    highs = [gap.estimate.interval.high for gap in gaps]
+    return max(-FARTHEST, min([-1.0, *lows])), min(FARTHEST, max([1.0, *highs]))
+
+
+def _placed(line: Line, gap: Difference | None, low: float, high: float) -> Line:
+    """The line with its difference on an axis from `low` to `high`."""
+    if gap is None:
+        return line
+    value, interval = float(gap.estimate.value), gap.estimate.interval
+    one_run = ONE_RUN if gap.estimate.over == "problems" else ""
+    return replace(
+        line,
+        gap=with_interval(gap.estimate) + one_run,
+        p=tested_text(gap),
+        low=_place(interval.low, low, high),
+        value=_place(value, low, high),
+        high=_place(interval.high, low, high),
+        beyond=not low <= value <= high,
+    )
+
+
+def _place(value: float, low: float, high: float) -> float:
+    return round(PERCENT * (min(high, max(low, value)) - low) / (high - low), 2)
+
+
+def image(picture: Picture, width: float | None = None) -> str:
+    """The figure as the address of an SVG image.
+
+    An SVG inside an image keeps its ids and styles to itself; inline they would clash with those of
+    the page and of other figures.
+    """
+    figure = picture.figure if width is None else replace(picture, width=width).figure
+    assert figure is not None, "a missing figure has no image"
+    return f"data:image/svg+xml;base64,{base64.b64encode(to_bytes(figure, 'svg')).decode()}"
+
+
+# --- scores and what is behind them ---
+
+# The columns of the selected checkpoints that stand first; the others unfold.
+FIRST = (METHOD, SCORE, GAP, LIMITS, P, SEEDS, SETTING, STEP)
+
+
+def results(facts: Facts, table: Table) -> dict[str, Any]:
+    """The sheets of each setup by its title, those across setups, and the notes under them."""
+    setups: dict[str, list[tuple[str, Sheet]]] = {}
+    found = blocks(facts)
+    for setup in table.places():
+        sheets = [("pass@1 (%), ± the reach of its 95 % interval", table.only(setup).sheet())]
+        for block in found:
+            if block.setup == setup and block.kind == "selected":
+                sheets.append(("Selected checkpoints, Avg (%)", _arranged(block.sheet)))
+            elif block.setup == setup and block.kind != "responses":
+                sheets.append((f"{TITLES[block.kind]}, Avg (%)", block.sheet))
+        setups[table.title(setup)] = sheets
+    across = [block for block in found if block.kind == "across"]
+    if across:
+        setups["All setups"] = [(f"{TITLES['across']}, Avg (%)", across[0].sheet)]
+    return {
+        "setups": setups,
+        "brief": brief_intervals(facts) if facts.rows else [],
+        "explanation": explanation(facts),
+    }
+
+
+def _arranged(sheet: Sheet) -> Sheet:
+    """The sheet with the columns of FIRST before the others."""
+    places = [place for name in FIRST for place, own in enumerate(sheet.headings) if own == name]
+    places += [place for place in range(len(sheet.headings)) if place not in places]
+    return sheet.only(places)
+
+
+def responses(facts: Facts, table: Table) -> dict[str, Any]:
+    """The numbers behind pass@1 by setup: a row for each method and benchmark."""
+    sheets = {}
+    for setup, rows in by_setup(facts.rows).items():
+        cells = []
+        for row in rows:
+            for column in table.only(setup).columns:
+                numbers = response_cells(row, column.benchmark)
+                cells.append({METHOD: numbers.pop(METHOD), "Benchmark": column.label} | numbers)
+        sheets[table.title(setup)] = replace(sheet_of(cells), left=(0, 1))
+    return {"sheets": sheets, "notes": responses_sentences(facts)}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods of a setup, compared by benchmark."""
+
+    methods: str
+    title: str
+    sheet: Sheet
+    note: str
+
+
+def pairs(facts: Facts) -> dict[str, tuple[dict[str, str], list[Pair]]]:
+    """Title of a setup → its methods with their labels, and the comparisons of every two."""
+    found = {}
+    for name, comparisons in compare_all(facts.study, facts.selected).items():
+        labels: dict[str, str] = {}
+        own = []
+        for comparison in comparisons:
+            labels |= {method: method_label(method) for method in comparison.methods}
+            note = " ".join(comparison_notes([comparison]))
+            title, sheet = checkpoints_text(comparison), comparison_sheet(comparison)
+            own.append(Pair(" ".join(comparison.methods), title, sheet, note))
+        if own:
+            found[setup_title(name, facts.experiment.setups)] = (labels, own)
+    return found
+
+
+# --- curves and figures ---
+
+# Plotly's name of each marker of the figures.
+SYMBOLS = {
+    "X": "x", "o": "circle", "p": "pentagon", "D": "diamond", "^": "triangle-up", "v": "triangle-down",
+    "s": "square", "*": "star", "P": "cross", "d": "diamond-tall", "h": "hexagon", "<": "triangle-left",
+    ">": "triangle-right",
+}  # fmt: skip
+
+
+def curves_data(facts: Facts) -> dict[str, Any]:
+    """The points that `page.js` draws; without setups before the first step of a chosen run."""
+    untrained = curves.base_scores(facts.study)
+    setups = []
+    for name in facts.experiment.setups:
+        best = curves.selected_settings(facts.study, name, facts.selected)
+        lines = []
+        for index, setting in enumerate(best.values()):
+            values = _values(facts, setting, untrained.get(name))
+            if values:
+                color, marker = method_style(setting.method, index)
+                label = f"{method_label(setting.method)} {setting_text(setting.knobs)}".rstrip()
+                style = {"color": color, "symbol": SYMBOLS[marker]}
+                own = {"method": setting.method, "name": label, "values": values}
+                lines.append(own | style)
+        if lines:
+            setups.append({"title": setup_title(name, facts.experiment.setups), "lines": lines})
+    quantities = [{"key": "score", "title": "Mean pass@1 (%)", "decimals": 1}]
+    for key, column in QUANTITIES.items():
+        quantities.append({"key": key, "title": column.heading, "decimals": column.decimals})
+    return {"quantities": quantities, "setups": setups}
+
+
+def _values(facts: Facts, setting: ScoredSetting, untrained: float | None) -> dict[str, Any]:
+    """Quantity → `means`, points of step, value and number of runs, and `seeds`, with the seed."""
+    values = {}
+    scores = curves.score_series(setting, untrained)
+    if scores.has_values:
+        seeds = []
+        for seed, of_seed in curves.seed_scores(facts.study, setting).items():
+            seeds += [[step, _short(PERCENT * score), seed] for step, score in of_seed.items()]
+        values["score"] = {"means": _means(scores.curve, PERCENT), "seeds": seeds}
+    for key, series in curves.metric_series(facts.study, setting, list(QUANTITIES)).items():
+        values[key] = {"means": _means(series.curve, QUANTITIES[key].factor), "seeds": []}
+    return values
+
+
+def _means(curve: Curve, factor: int) -> list[list[float | None]]:
+    """Points of step, mean and number of runs; a step without the quantity breaks the line."""
+    points = []
+    for step, values in sorted(curve.items()):
+        points.append([step, _short(factor * fmean(values)) if values else None, len(values)])
+    return points
+
+
+def _short(value: float) -> float:
+    """Round to six digits, more than a chart shows, so that the page stays small."""
+    return float(f"{value:.6g}")
+
+
+def steps(facts: Facts) -> dict[str, Sheet]:
+    """Title of a setup → mean scores by step, the numbers of the chart for who uses no pointer."""
+    found = {}
+    untrained = curves.base_scores(facts.study)
+    for name in facts.experiment.setups:
+        best = curves.selected_settings(facts.study, name, facts.selected)
+        scores = [curves.score_series(each, untrained.get(name)).curve for each in best.values()]
+        rows = []
+        for step in sorted(set().union(*scores)):
+            values = [PERCENT * fmean(own[step]) if own.get(step) else None for own in scores]
+            rows.append(
+                [f"{step:g}", *("" if each is None else tenths_text(each) for each in values)]
+            )
+        if rows:
+            title = setup_title(name, facts.experiment.setups)
+            found[title] = Sheet.of(["Step", *map(method_label, best)], rows)
+    return found
+
+
+def figures(facts: Facts, drawn: Mapping[str, Picture]) -> dict[str, Any]:
+    """The figures with the title of what they show, and why others are missing.
+
+    The first screen has the trajectories, and the map before them.
+    """
+    setups, shown, missing = facts.experiment.setups, [], []
+    for picture in drawn.values():
+        subject = setup_title(picture.subject, setups)
+        if picture.drawing is None:
+            missing.append(f"{picture.caption.title}, {subject}: {picture.missing}")
+        elif picture.caption.kind not in ("trajectories", "map"):
+            shown.append((picture, subject))
+    maps = [each for each in drawn.values() if each.caption.kind == "map" and each.drawing]
+    return {"shown": shown, "missing": missing, "map": maps[0] if maps else None}
+
+
+def excerpts(facts: Facts) -> dict[str, tuple[list[dict[str, Any]], float]]:
+    """Title of a setup → the probe's pairs of rollouts, and the off-task share of its student."""
+    found = {}
+    for name, setup in facts.experiment.setups.items():
+        own = []
+        for excerpt in gains.excerpts(facts.study, name):
+            sides = {method_label(behavior): excerpt[behavior] for behavior in BEHAVIORS}
+            own.append({"prompt": excerpt["prompt"], "gold": excerpt["gold"], "sides": sides})
+        recipe = setup.student.recipe
+        title = setup_title(name, facts.experiment.setups)
+        found[title] = (own, recipe.off_task if recipe else 0.0)
+    return found

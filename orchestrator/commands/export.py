@@ -8,9 +8,10 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 
 from analysis.facts.evidence import ConfirmedRow, RowEvidence
-from analysis.labels import method_label
+from analysis.labels import AVERAGE, method_label
 from analysis.table import build
 from orchestrator.commands.arguments import (
     ONLY_RESULTS,
@@ -157,10 +158,10 @@ def _exported(
 
 
 def _pass_at_1(run: RunReader, ids: Mapping[str, str], step: int) -> dict[str, float]:
-    """Benchmark → pass@1 in [0, 1] of a checkpoint, where it has samples of the evaluation."""
+    """Benchmark → pass@1 in percent of a checkpoint that has samples of it; their mean as `avg`."""
     measured = {}
     for key, evaluation_id in ids.items():
         counts = scores.tally(run, evaluation_id, step)
         if counts is not None:
-            measured[key] = float(counts.pass_at_1)
-    return measured
+            measured[key] = 100 * float(counts.pass_at_1)
+    return {AVERAGE: fmean(measured.values()), **measured} if measured else {}

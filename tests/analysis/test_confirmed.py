@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 from analysis import frames
+from analysis.facts.facts import facts
 from analysis.report.page import build_page
 from analysis.results import tracked_tables
 from analysis.table import build
@@ -115,7 +116,7 @@ def test_every_form_shows_confirmed_scores_and_leads(tmp_path: Path, form: str) 
     study = confirm(study_of(tmp_path), *METHODS)
     table = build.results_table(study)
     if form == "report":
-        text = build_page(study, tmp_path / "report.html")
+        text = build_page(facts(study), tmp_path / "report.html")
     else:
         text = on_terminal(table, int(form)) if form.isdigit() else FORMATS[form](table)
     assert "+23.3" in text, "the lead of TRB"
@@ -273,7 +274,7 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
     assert "Mean of 2 setups: TRB − Vanilla: +9.2" in flat(on_terminal(table, 80))
     for form in ("md", "tex"):
         assert "2 of 2" in FORMATS[form](table)
-    assert "2 of 2" in build_page(study, tmp_path / "report.html")
+    assert "2 of 2" in build_page(facts(study), tmp_path / "report.html")
 
 
 @pytest.mark.parametrize("third", [{"vanilla": (3, 5, 4)}, {}], ids=["begun", "unexplored"])

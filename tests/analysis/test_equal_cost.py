@@ -12,7 +12,8 @@ from analysis import frames
 from analysis.costs import MEASURES, amount_text, training_cost, unit_cost
 from analysis.facts.candidates import select
 from analysis.facts.equal_cost import cost_tables, curve
-from analysis.figures import cost
+from analysis.facts.facts import facts
+from analysis.figures import training
 from analysis.figures.catalog import pictures
 from analysis.table import build
 from analysis.table.formats import to_json, to_markdown
@@ -170,7 +171,7 @@ def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
     }
     [table] = cost_tables(study, select(study), "updates")
     assert not any(row.why_not for row in table.rows)
-    drawn = {each.name: each for each in pictures(study)}["cost-arithmetic"].figure
+    drawn = {each.name: each for each in pictures(facts(study))}["cost-arithmetic"].figure
     assert drawn is not None
     assert [len(axes.get_lines()) for axes in drawn.axes] == [3, 2]  # updates, time
 
@@ -199,8 +200,11 @@ def test_times_have_no_p_value(study: Study) -> None:
 def test_a_line_for_each_method_over_its_cost(study: Study) -> None:
     chosen = [selected.best for selected in select(study) if selected.best.method != "base"]
     curves = [curve(study, best) for best in chosen]
-    panels = {measure: [cost.series(points, measure) for points in curves] for measure in cost.AXES}
-    figure = cost.draw(panels, "Arithmetic")
+    panels = {
+        measure: [training.series(points, measure) for points in curves]
+        for measure in training.AXES
+    }
+    figure = training.draw_cost(panels, "Arithmetic")
     updates, time = figure.axes
     [warmed] = [
         line for line in updates.get_lines() if str(line.get_label()).startswith("SFT warmup")

@@ -25,22 +25,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from analysis.facts.curves import Curve, Grid, SeedMean, Series
+from analysis.facts.early_rollouts import SupportPoint
 from analysis.facts.evidence import Difference, Estimate
 from analysis.facts.uncertainty import Interval
-from analysis.figures import (
-    continuation,
-    diagnostics,
-    entropy,
-    output,
-    overview,
-    panels,
-    setup_map,
-    style,
-    sweep,
-    tradeoff,
-    trajectories,
-)
-from analysis.figures.early_rollouts import SupportPoint
+from analysis.figures import panels, picture, probed, setup_map, sweep, tradeoff, training
+from analysis.probe.gains import Gain
 
 TITLE = "Costs $5 ← $8"
 BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)
@@ -98,7 +87,7 @@ def segments(axes: Axes) -> list[tuple[str, np.ndarray]]:
 
 def test_trajectories_are_lines_in_per_cent_beside_their_difference_to_vanilla() -> None:
     runs = [series({0: [0.1], 20: [0.25, 0.35]}), series({20: [0.5]}, "sft_warmup", sft=True, K=15)]
-    figure = trajectories.draw([*runs, series({}, "veto")], TITLE)
+    figure = training.draw_trajectories([*runs, series({}, "veto")], TITLE)
     axes, difference = figure.axes
     assert labels(figure) == ["Vanilla, 2 seeds", "SFT warmup $K$=15, 1 seed", panels.SPREAD]
     assert values(line(axes, "Vanilla, 2 seeds")) == [10.0, 30.0]
@@ -112,14 +101,14 @@ def test_trajectories_are_lines_in_per_cent_beside_their_difference_to_vanilla()
 
 
 def test_a_single_line_has_whole_steps_and_no_difference() -> None:
-    axes = only(trajectories.draw([series({0: [0.1], 1: [0.2], 2: [0.3]})], TITLE))
+    axes = only(training.draw_trajectories([series({0: [0.1], 1: [0.2], 2: [0.3]})], TITLE))
     assert (axes.get_ylabel(), axes.get_title()) == ("mean pass@1 (%)", TITLE)
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
     assert not axes.collections, "one seed has no band"
 
 
 def test_seeds_are_a_mean_and_a_band() -> None:
-    figure = trajectories.draw([series({0: [0.1], 20: [0.2, 0.4], 40: [0.3, 0.3]})], TITLE)
+    figure = training.draw_trajectories([series({0: [0.1], 20: [0.2, 0.4], 40: [0.3, 0.3]})], TITLE)
     axes = only(figure)
     assert labels(figure) == ["Vanilla", "±1 s.d. over seeds"]
     assert values(axes.get_lines()[0]) == [10.0, 30.0, 30.0]
@@ -130,13 +119,13 @@ def test_seeds_are_a_mean_and_a_band() -> None:
 
 def test_a_note_stands_over_the_legend_and_lines_name_their_seeds_where_these_differ() -> None:
     lines = [series({0: [0.1, 0.2]}), series({0: [0.1]}, "veto")]
-    figure = trajectories.draw(lines, TITLE, "One seed each.")
+    figure = training.draw_trajectories(lines, TITLE, "One seed each.")
     assert figure.legends[0].get_title().get_text() == "One seed each."
     assert labels(figure) == ["Vanilla, 2 seeds", "Veto, 1 seed", panels.SPREAD]
 
 
 def test_a_single_point_is_visible() -> None:
-    (point,) = only(trajectories.draw([series({20: [0.2]})], TITLE)).get_lines()
+    (point,) = only(training.draw_trajectories([series({20: [0.2]})], TITLE)).get_lines()
     assert (values(point), point.get_marker(), point.get_markevery()) == ([20.0], "X", [True])
 
 
@@ -145,7 +134,7 @@ def test_a_single_point_is_visible() -> None:
 
 def test_a_line_breaks_where_a_step_has_no_value() -> None:
     curve: Curve = {step: [] if step in (1, 30, 32) else [0.5] for step in range(40)}
-    figure = entropy.draw([series(curve)], [], None, TITLE)
+    figure = training.draw_entropy([series(curve)], [], None, TITLE)
     (drawn,) = figure.axes[0].get_lines()
     assert [step for step, value in enumerate(values(drawn)) if value is None] == [1, 30, 32]
     marked = [step for step, mark in enumerate(cast(list[bool], drawn.get_markevery())) if mark]
@@ -154,7 +143,7 @@ def test_a_line_breaks_where_a_step_has_no_value() -> None:
 
 
 def test_long_lines_lie_under_their_running_mean() -> None:
-    figure = entropy.draw([series(long_curve())], [], None, TITLE)
+    figure = training.draw_entropy([series(long_curve())], [], None, TITLE)
     thin, thick = figure.axes[0].get_lines()
     assert values(thin)[:3] == [0.5, 0.55, 0.6]
     assert values(thick)[200] == pytest.approx(
@@ -176,7 +165,9 @@ def test_running_means_take_the_values_that_are_present() -> None:
 
 def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
     trust = series({0: [0.1], 1: [0.05]}, "trust_region", **TRB)
-    figure = entropy.draw([series({0: [0.2], 1: [0.1]}), trust], [series({0: [0.2]})], 12, TITLE)
+    figure = training.draw_entropy(
+        [series({0: [0.2], 1: [0.1]}), trust], [series({0: [0.2]})], 12, TITLE
+    )
     upper, lower = figure.axes
     assert values(line(upper, "Vanilla")) == [0.2, 0.1]
     assert values(line(lower, "Vanilla")) == [20.0]
@@ -185,7 +176,7 @@ def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
         assert (span.get_x(), span.get_width()) == (0, 12)
     assert upper.get_ylim()[0] == 0
     assert labels(figure) == ["warmup, $K$=12", "Vanilla", r"TRB $\varepsilon_0$=0.05, $K$=12"]
-    assert not entropy.draw([trust], [], None, TITLE).axes[0].patches
+    assert not training.draw_entropy([trust], [], None, TITLE).axes[0].patches
 
 
 # --- sweeps ---
@@ -237,9 +228,9 @@ def test_a_method_looks_the_same_in_every_panel_and_figure() -> None:
         ("Veto", "veto", 1),
     ):
         lines = [own for label, own in drawn.items() if label.startswith(start)]
-        assert {own.get_marker() for own in lines} == {style.STYLES[method][1]}
+        assert {own.get_marker() for own in lines} == {panels.STYLES[method][1]}
         colors = [to_hex(own.get_color()).upper() for own in lines]
-        assert (colors[-1], len(set(colors))) == (style.STYLES[method][0], shades)
+        assert (colors[-1], len(set(colors))) == (panels.STYLES[method][0], shades)
 
 
 def test_points_are_points_on_the_page_and_in_the_legend() -> None:
@@ -326,14 +317,14 @@ def test_points_have_crosses_where_steps_can_be_left_out() -> None:
 
 # --- continuation gains ---
 
-GAINS: dict[str, dict[int, continuation.Gain | None]] = {
+GAINS: dict[str, dict[int, Gain | None]] = {
     "student": {64: (0.25, 0.1, 0.4), 128: None, 32: (-0.125, -0.2, None)},
     "teacher": {32: (0.0, -0.1, 0.1), 64: (0.5, 0.25, 0.75)},
 }
 
 
 def test_bars_of_gains_with_their_intervals() -> None:
-    figure = continuation.draw(GAINS, TITLE)
+    figure = probed.draw_continuation(GAINS, TITLE)
     axes = only(figure)
     bars = {round(bar.get_x() + bar.get_width() / 2, 6): bar.get_height() for bar in axes.patches}  # pyright: ignore[reportAttributeAccessIssue]
     assert bars == {-0.2: -12.5, 0.8: 25.0, 0.2: 0.0, 1.2: 50.0}
@@ -341,7 +332,7 @@ def test_bars_of_gains_with_their_intervals() -> None:
     assert intervals == [[10, 40], [-10, 10], [25, 75]]
     assert ticks(axes) == ["32", "64", "128"]
     named = ["continued by the student", "continued by the teacher"]
-    assert labels(figure) == [continuation.INTERVAL, *named]
+    assert labels(figure) == [probed.INTERVAL, *named]
     # A gain that is missing has words and no bar.
     marks = [(text.get_text(), tuple(np.round(text.get_position(), 6))) for text in axes.texts]
     assert marks == [("no data", (1.8, 0)), ("no data", (2.2, 0))]
@@ -369,7 +360,7 @@ def dashed(axes: Axes) -> list[float | None]:
 
 
 def test_the_path_with_each_budget_and_its_beta() -> None:
-    left, _ = overview.draw(example(), TITLE).axes
+    left, _ = probed.draw_overview(example(), TITLE).axes
     path = left.get_lines()[-1]
     xs, ys = np.asarray(path.get_xdata(), float), np.asarray(path.get_ydata(), float)
     assert (xs[0], xs[-1], ys[-1]) == (1 / 50, 1.0, 1.0)
@@ -382,7 +373,7 @@ def test_the_path_with_each_budget_and_its_beta() -> None:
 
 
 def test_bars_of_student_solutions_and_teacher() -> None:
-    _, right = overview.draw(example(), TITLE).axes
+    _, right = probed.draw_overview(example(), TITLE).axes
     heights = [bar.get_height() for bar in right.patches]  # pyright: ignore[reportAttributeAccessIssue]
     assert (heights[:6], heights[-6:]) == (example()["p"], example()["q"])
     solved = [rf"$\mu^*$ at $\varepsilon$={budget}" for budget in (0.001, 0.01, 0.05)]
@@ -392,7 +383,7 @@ def test_bars_of_student_solutions_and_teacher() -> None:
 
 
 def test_a_budget_of_nothing_is_the_student() -> None:
-    left, right = overview.draw(example([0.0, 0.01]), TITLE).axes
+    left, right = probed.draw_overview(example([0.0, 0.01]), TITLE).axes
     assert dashed(left) == [0.01]
     assert len(right.patches) == 4 * 6
 
@@ -404,13 +395,13 @@ def columns() -> dict[str, list[Series]]:
     both = [series(long_curve()), series(long_curve(), "trust_region", **TRB)]
     blended = [series({step: [0.01 * step] for step in range(50)}, "trust_region", **TRB)]
     own = ("beta", "teacher_feasible", "behavior_kl", "acceptance", "rounds_per_token")
-    rows = {key: blended if key in own else both for key in diagnostics.PANELS}
+    rows = {key: blended if key in own else both for key in training.PANELS}
     return rows | {"replaced": [series({step: [0.01 * step] for step in range(400)}, "skd", **SKD)]}
 
 
 def test_a_panel_for_each_column_that_is_there() -> None:
     some = {key: columns()[key] for key in ("beta", "reward", "replaced", "truncated")}
-    figure = diagnostics.draw(some | {"acceptance": [series({0: [], 1: []})]}, TITLE)
+    figure = training.draw_diagnostics(some | {"acceptance": [series({0: [], 1: []})]}, TITLE)
     shown = [axes for axes in figure.axes if axes.axison]
     titles = [r"mean $\beta^*$", "tokens replaced (%)", "truncated (%)", "correct (%)"]
     assert list(map(panel_title, shown)) == titles
@@ -424,10 +415,10 @@ def test_a_panel_for_each_column_that_is_there() -> None:
 
 def test_a_method_has_one_color_in_all_panels() -> None:
     named = []
-    for axes in diagnostics.draw(columns(), TITLE).axes:
+    for axes in training.draw_diagnostics(columns(), TITLE).axes:
         named += [own for own in axes.get_lines() if str(own.get_label()).startswith("TRB")]
-    assert {own.get_color() for own in named} == {style.BLUE}
-    assert len(named) == len(diagnostics.PANELS) - 1
+    assert {own.get_color() for own in named} == {panels.BLUE}
+    assert len(named) == len(training.PANELS) - 1
 
 
 # --- leads over vanilla in many setups ---
@@ -497,27 +488,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
 SCORED: Curve = {step: [0.2 + step / 2000] for step in range(0, 401, 20)}
 SCORES = [series(SCORED, method, **knobs) for method, knobs in SETTINGS.items()]
 DRAW: dict[str, Callable[[float], Figure]] = {
-    "trajectories": lambda width: trajectories.draw(SCORES, TITLE, "One seed each.", width),
-    "entropy": lambda width: entropy.draw(
+    "trajectories": lambda width: training.draw_trajectories(
+        SCORES, TITLE, "One seed each.", width
+    ),
+    "entropy": lambda width: training.draw_entropy(
         [series(long_curve())], SCORES[:2], 50, TITLE, width=width
     ),
     "sweep": lambda width: sweep.draw(grids(0.01), SeedMean(0.39, 0.01), TITLE, width),
     "tradeoff": lambda width: tradeoff.draw(cloud(), TITLE, width),
-    "continuation": lambda width: continuation.draw(GAINS, TITLE, width),
+    "continuation": lambda width: probed.draw_continuation(GAINS, TITLE, width),
     "map": lambda width: setup_map.draw(LEADS, ["skd", "sft_warmup"], width),
-    "overview": lambda width: overview.draw(example(), TITLE, width),
-    "diagnostics": lambda width: diagnostics.draw(columns(), TITLE, width),
+    "overview": lambda width: probed.draw_overview(example(), TITLE, width),
+    "diagnostics": lambda width: training.draw_diagnostics(columns(), TITLE, width),
 }
 
 
 @cache
-def drawn(name: str, width: float = style.WIDTH) -> tuple[Figure, bytes]:
+def drawn(name: str, width: float = panels.WIDTH) -> tuple[Figure, bytes]:
     """A figure, laid out and drawn as PNG, and the file."""
     figure = DRAW[name](width)
-    return figure, output.to_bytes(figure, "png")
+    return figure, picture.to_bytes(figure, "png")
 
 
-@pytest.mark.parametrize("width", [style.WIDTH, 5.5, 3.7])
+@pytest.mark.parametrize("width", [panels.WIDTH, 5.5, 3.7])
 @pytest.mark.parametrize("name", DRAW)
 def test_no_text_lies_on_another(name: str, width: float) -> None:
     figure, _ = drawn(name, width)
@@ -550,26 +543,26 @@ def outer_texts(figure: Figure) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", DRAW)
 def test_the_same_numbers_give_the_same_bytes_in_any_order(name: str) -> None:
-    (figure, png), again = drawn(name), DRAW[name](style.WIDTH)
-    svg = output.to_bytes(figure, "svg")
-    assert output.to_bytes(again, "svg") == svg
-    assert output.to_bytes(again, "png") == png
+    (figure, png), again = drawn(name), DRAW[name](panels.WIDTH)
+    svg = picture.to_bytes(figure, "svg")
+    assert picture.to_bytes(again, "svg") == svg
+    assert picture.to_bytes(again, "png") == png
     assert not any(mark in data for data in (png, svg) for mark in (b"dc:date", b"Software"))
     assert max(len(png), len(svg)) < 400_000
 
 
 def test_saving_writes_both_formats_and_nothing_else(tmp_path: Path) -> None:
-    paths = output.save(drawn("sweep")[0], tmp_path, "sweep")
+    paths = picture.save(drawn("sweep")[0], tmp_path, "sweep")
     assert [path.name for path in paths] == ["sweep.png", "sweep.pdf"]
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     assert paths[0].read_bytes().startswith(b"\x89PNG")
     pdf = paths[1].read_bytes()
     assert pdf.startswith(b"%PDF")
     assert b"CreationDate" not in pdf
-    assert pdf == output.to_bytes(DRAW["sweep"](style.WIDTH), "pdf")
+    assert pdf == picture.to_bytes(DRAW["sweep"](panels.WIDTH), "pdf")
 
 
 def test_drawing_leaves_no_trace_in_the_settings() -> None:
     before = dict(mpl.rcParams)
-    output.to_bytes(trajectories.draw([series({0: [0.1]})], TITLE), "svg")
+    picture.to_bytes(training.draw_trajectories([series({0: [0.1]})], TITLE), "svg")
     assert dict(mpl.rcParams) == before

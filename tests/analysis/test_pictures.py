@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis import results
+from analysis.facts.facts import facts
 from analysis.figures.catalog import pictures
 from analysis.figures.picture import Picture
 from analysis.table import build
@@ -40,7 +41,7 @@ def one_seed() -> Loaded:
 
 def by_kind(loaded: Loaded, runs: Path) -> dict[str, Picture]:
     found = {}
-    for picture in pictures(Study(*loaded, runs)):
+    for picture in pictures(facts(Study(*loaded, runs))):
         assert (picture.figure is None) == bool(picture.missing)
         found[picture.name.removesuffix("-arithmetic")] = picture
     assert tuple(found) == KINDS
@@ -111,7 +112,9 @@ def test_each_setup_has_its_figures(tmp_path: Path) -> None:
     loaded = quickstart("setups=[arithmetic,math-smoke]", "methods.sft_warmup=null", "data_dir=.")
     units = [unit for unit in loaded[1] if unit.setup == "math-smoke"]
     write_steps(tmp_path, units_of(units, "vanilla")[0])
-    names = {picture.name for picture in pictures(Study(*loaded, tmp_path)) if picture.figure}
+    names = {
+        picture.name for picture in pictures(facts(Study(*loaded, tmp_path))) if picture.figure
+    }
     assert names == {f"{kind}-math-smoke" for kind in ("entropy", "tradeoff", "diagnostics")}
 
 
@@ -178,7 +181,7 @@ def three_setups(*overrides: str) -> Loaded:
 
 
 def map_of(loaded: Loaded, runs: Path) -> Picture:
-    return next(pictures(Study(*loaded, runs)))
+    return next(pictures(facts(Study(*loaded, runs))))
 
 
 def test_three_setups_have_a_map(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from scipy import stats
 
 from analysis import frames
 from analysis.facts.evidence import Estimate
+from analysis.facts.facts import facts
 from analysis.report.page import build_page
 from analysis.table import build
 from analysis.table.formats import FORMATS
@@ -226,7 +227,7 @@ def test_every_form_shows_the_responses(tmp_path: Path, form: str) -> None:
     if form.isdigit():
         text = on_terminal(table, int(form))
     elif form == "report":
-        text = build_page(study, tmp_path / "report.html", table)
+        text = build_page(facts(study), tmp_path / "report.html")
     else:
         text = FORMATS[form](table)
     shown = flat(text).casefold()

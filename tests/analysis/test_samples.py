@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.facts.candidates import select
-from analysis.report import samples
-from analysis.report.assets import scripts
+from analysis.facts.facts import facts
+from analysis.report.page import build_page
 from analysis.report.samples import (
     AHEAD,
     BEHIND,
@@ -19,10 +18,11 @@ from analysis.report.samples import (
     ROLLOUTS,
     SHOWN,
     Key,
+    Responses,
+    failures,
     kept_responses,
-    samples_section,
     shortened,
-    training_section,
+    training,
 )
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.records.slices import ResponseText, Slice
@@ -86,6 +86,12 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
     assert f"{len(text) - LONGEST:,} characters left out" in found
 
 
+def groups_of(study: Study, kept: dict[str, Responses]) -> dict[str, tuple[list[str], int]]:
+    """Kind → titles of the responses that are shown, and how many there are."""
+    groups = failures(facts(study), {SETUP: kept}).get("Arithmetic", [])
+    return {own.kind: ([each.title for each in own.shown], own.count) for own in groups}
+
+
 def test_each_kind_has_the_first_responses_of_each_method_and_counts_the_others(
     study: Study,
 ) -> None:
@@ -93,51 +99,40 @@ def test_each_kind_has_the_first_responses_of_each_method_and_counts_the_others(
         "vanilla": responses(*[WRONG] * (SHOWN + 2), RIGHT, RIGHT),
         "skd": responses(*[WRONG] * SHOWN, RIGHT, WRONG, EMPTY, RIGHT),
     }
-    shown = samples_section(study, {SETUP: kept})
-    assert f"Wrong: {2 * SHOWN} shown of {2 * SHOWN + 3}" in shown
-    assert "Without an answer: 1 shown of 1" in shown
-    assert f"{AHEAD}: 1 shown of 1" in shown
-    assert f"{BEHIND}: 1 shown of 1" in shown
-    assert "Truncated:" not in shown
-    assert f"SKD and Vanilla: Short sums, problem p{SHOWN}<" in shown
-
-
-def test_texts_stay_below_the_limit_and_the_first_of_each_method_come_in_first(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = {name: responses(*[EMPTY] * SHOWN) for name in ("vanilla", "skd")}
-    size = len(EMPTY.prompt) + len(EMPTY.text)
-    monkeypatch.setattr(samples, "LIMIT", 3 * size)
-    shown = samples_section(study, {SETUP: kept})
-    assert f"Without an answer: 3 shown of {2 * SHOWN}" in shown
-    assert all(f"{name}: Short sums, problem p0<" in shown for name in ("Vanilla", "SKD"))
-    assert ">Vanilla: Short sums, problem p1<" in shown
-    assert ">SKD: Short sums, problem p1<" not in shown
+    found = groups_of(study, kept)
+    counts = {kind: (len(titles), count) for kind, (titles, count) in found.items()}
+    assert counts == {
+        "Wrong": (2 * SHOWN, 2 * SHOWN + 3),
+        "Without an answer": (1, 1),
+        AHEAD: (1, 1),
+        BEHIND: (1, 1),
+    }
+    assert found[AHEAD][0] == [f"SKD and Vanilla: Short sums, problem p{SHOWN}"]
 
 
 def test_texts_are_read_from_selected_checkpoints_and_stand_beside_the_untrained_students(
     study: Study,
 ) -> None:
-    chosen = select(study)
-    kept = kept_responses(study, chosen)
+    known = facts(study)
+    kept = kept_responses(known)
     assert {method: len(found) for method, found in kept[SETUP].items()} == {
         "base": 2,
         "vanilla": 2,
     }
-    shown = training_section(study, chosen, kept)
-    assert "The same problem before and after training: 2" in shown
-    assert "Untrained student and Vanilla: Short sums, problem p0" in shown
-    at = [shown.index(f"at {step}&lt;/script&gt;") for step in (0, 29)]
-    assert at == sorted(at)
-    assert "at 59" not in shown
-    assert shown.count("1+1=?") == 2 * ROLLOUTS
-    assert "75 % of the tokens drafted by the student" in shown
+    ((pairs, (rollouts,)),) = training(known, kept).values()
+    assert [each.title for each in pairs] == [
+        f"Untrained student and Vanilla: Short sums, problem p{number}" for number in (0, 1)
+    ]
+    assert {step: len(own) for step, own in rollouts.steps.items()} == {0: ROLLOUTS, 29: ROLLOUTS}
 
 
-def test_without_texts_the_page_says_why(study: Study) -> None:
-    assert "evaluation.keep_texts" in samples_section(study, {SETUP: {}})
-    right = samples_section(study, {SETUP: {"vanilla": responses(RIGHT)}})
-    assert "Every response whose text was kept is right." in right
+def test_without_texts_the_page_says_why(tmp_path: Path) -> None:
+    shown = build_page(facts(Study(*quickstart(), tmp_path)), tmp_path / "report.html")
+    assert "evaluation.keep_texts" in shown
+
+
+def test_responses_that_are_all_right_are_no_failures(study: Study) -> None:
+    assert groups_of(study, {"vanilla": responses(RIGHT)}) == {}
 
 
 @pytest.fixture(scope="module")
@@ -147,29 +142,30 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def test_a_browser_filters_responses_and_opens_all_on_paper(
-    tab: Browser, study: Study, tmp_path: Path
+    tab: Browser, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = {
         "vanilla": responses(WRONG, RIGHT) | responses(TRUNCATED, benchmark=LONG),
         "skd": responses(RIGHT, SLOW),
     }
+    monkeypatch.setattr("analysis.report.samples.kept_responses", lambda _: {SETUP: kept})
     page = tmp_path / "page.html"
-    section = samples_section(study, {SETUP: kept})
-    page.write_text(f"<!doctype html><meta charset=utf-8><body>{section}{scripts()}", "utf-8")
+    page.write_text(build_page(facts(study), page), "utf-8")
     tab.open(page, 1280)
-    assert tab.evaluate("[document.title, document.querySelectorAll('pre *').length]") == ["", 0]
+    shown = "[document.title, document.querySelectorAll('pre *').length]"
+    assert tab.evaluate(shown) == ["quickstart – trb report", 0]
     assert tab.evaluate("document.querySelector('pre + p + p + pre').textContent") == WRONG.text
-    groups = "[...document.querySelectorAll('details%s')].map(d => d.textContent.split(':')[0])"
+    groups = "[...document.querySelectorAll('#samples details%s')].map(d => d.textContent.split(':')[0].trim())"
     kinds = ["Wrong", "Truncated", "Timed out while grading", AHEAD, BEHIND]
     assert tab.evaluate(groups % "") == kinds
     assert tab.evaluate(groups % "[open]") == []
     choose = """(place, value) => {
-      const control = document.querySelectorAll('.tools select, .tools input')[place];
+      const control = document.querySelectorAll('#samples select, #samples input')[place];
       control.value = value;
-      control.dispatchEvent(new Event('input'));
-      return document.querySelector('.tools output').value;
+      control.dispatchEvent(new Event('input', { bubbles: true }));
+      return document.querySelector('#samples output').value;
     }"""
-    assert tab.evaluate(f"({choose})(1, '{LONG}')") == "1 of 5 responses"
+    assert tab.evaluate(f"({choose})(1, 'Long sums')") == "1 of 5 responses"
     assert tab.evaluate(groups % ":not([hidden])") == ["Truncated"]
     assert tab.evaluate(f"({choose})(1, '')") == "5 of 5 responses"
     assert tab.evaluate(f"({choose})(0, 'skd')") == "3 of 5 responses"

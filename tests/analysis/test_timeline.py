@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report.timeline import Timeline, period_text, spans, timeline
+from analysis.facts.provenance import WorkTime, work_time
+from analysis.report.background import period_text
 from orchestrator.records.rundir import RunReader
 from tests.fake_clocks import NOON, step_row, write_clocks
 
@@ -16,19 +17,13 @@ def worked(runs: Path, unit: str, starts: list[int], marks: list[int]) -> RunRea
     return write_clocks(runs, unit, starts, [step_row(0, mark) for mark in marks])
 
 
-def test_an_attempt_lasts_up_to_the_last_clock_before_the_next(tmp_path: Path) -> None:
-    run = worked(tmp_path, "a", [0, 100, 200], [10, 30, 160])
-    assert spans(run) == [(NOON, NOON + 30), (NOON + 100, NOON + 160), (NOON + 200, NOON + 200)]
-
-
 def test_nothing_clocked_is_no_time(tmp_path: Path) -> None:
-    run = RunReader(tmp_path, "none")
-    assert (spans(run), timeline([run])) == ([], None)
+    assert work_time([RunReader(tmp_path, "none")]) is None
 
 
 def test_units_side_by_side_count_once_and_pauses_not_at_all(tmp_path: Path) -> None:
     runs = [worked(tmp_path, "b", [30, 600], [90, 660]), worked(tmp_path, "a", [0], [60])]
-    assert timeline(runs) == Timeline(NOON, NOON + 660, 90 + 60)
+    assert work_time(runs) == WorkTime(NOON, NOON + 660, 90 + 60)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 from analysis.facts.evidence import Advice, Verdict
+from analysis.facts.facts import facts
 from analysis.facts.verdict import more_seeds, verdict
 from analysis.report.page import build_page
 from analysis.table import build, compare, terminal
@@ -53,7 +54,7 @@ class Sweep:
     @cached_property
     def page(self) -> str:
         """The report."""
-        return build_page(self.study, self.study.runs / "report.html")
+        return build_page(facts(self.study), self.study.runs / "report.html")
 
     @property
     def overrides(self) -> list[str]:

@@ -1,7 +1,4 @@
-"""The trust region at one real prefix (paper, Figure 1).
-
-A path leads from student to teacher, and the budget ends it.
-"""
+"""Figures of the continuation probe: gains of continued prefixes, and one prefix with its region."""
 
 from __future__ import annotations
 
@@ -14,11 +11,85 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import panels, style
+from analysis.figures import panels
 from analysis.figures.picture import NOT_PROBED, Caption, Picture, SetupRuns
-from analysis.probe import gains
+from analysis.probe import gains as probe
+from analysis.probe.gains import Gain
 
-CAPTION = Caption(
+# --- success of continued prefixes: TRB's over vanilla's (paper, "Early-Training Comparisons") ---
+
+CONTINUATION = Caption(
+    "continuation",
+    "Gain of continued prefixes",
+    "bar chart of the relative gain in success of trust-region prefixes over vanilla ones, by prefix length",
+    "Rollouts of the untrained student and of the trust region, cut after t tokens and continued by the student or "
+    "the teacher: relative gain in success, with its interval over prompts.",
+    "It is measured before any training, and a high relative gain may stand on a low success rate.",
+)
+FILLS = {"student": (panels.STUDENT, ""), "teacher": (panels.TEACHER, "///")}
+INTERVAL = "95 % interval over prompts"
+BASIS = "Untrained student; intervals: 95 % bootstrap over prompts."
+
+
+@panels.styled()
+def draw_continuation(
+    gains: Mapping[str, Mapping[int, Gain | None]], title: str, width: float = panels.WIDTH
+) -> Figure:
+    """Bars of the gain in per cent by prefix length t (tokens), a colour for each continuer.
+
+    A gain that is not defined, None, has no bar but the words `no data`.
+    """
+    figure = panels.new_figure(width, 3.4)
+    axes = figure.subplots()
+    lengths = sorted(set().union(*gains.values()))
+    for index, (continuer, own) in enumerate(gains.items()):
+        defined: dict[int, tuple[float, float | None, float | None]] = {}
+        heights: dict[int, float] = {}
+        for place, t in enumerate(lengths):
+            gain = own.get(t)
+            if gain is not None:
+                defined[place] = gain
+                heights[place] = 100 * gain[0]
+        color, hatch = FILLS[continuer]
+        label = f"continued by the {continuer}"
+        bars = {"facecolor": color, "hatch": hatch, "label": label, "edgecolor": "white"}
+        shift = panels.grouped_bars(axes, index, len(gains), heights, 0.8, **bars)
+        for place in range(len(lengths)):
+            if place not in defined:
+                words = {"color": panels.GRAY, "fontsize": 7, "ha": "center", "va": "bottom"}
+                axes.text(place + shift, 0, "no data", rotation=90, **words)
+                # Words alone do not widen the axis, and those of the first or last length would
+                # lie outside.
+                axes.update_datalim([(place + shift, 0)])
+                continue
+            _, low, high = defined[place]
+            if low is not None and high is not None:
+                ends = {"color": panels.BLACK, "linewidth": 1, "label": INTERVAL}
+                axes.vlines(place + shift, 100 * low, 100 * high, **ends)
+    axes.axhline(0, color=panels.BLACK, linewidth=0.8)
+    axes.set_xticks(range(len(lengths)), list(map(str, lengths)))
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel("length of the prefix, $t$ (tokens)")
+    axes.set_ylabel("relative gain of TRB prefixes (%)")
+    axes.margins(y=0.15)
+    panels.set_title(axes, title)
+    panels.shared_legend(figure, [axes])
+    return figure
+
+
+def continuation(data: SetupRuns) -> Picture:
+    """The gains that the continuation probe of a setup found."""
+    gains = probe.continuation_gains(data.facts.study, data.name)
+    if not gains:
+        return Picture(CONTINUATION, data.name, missing=NOT_PROBED)
+    return Picture(
+        CONTINUATION, data.name, partial(draw_continuation, gains, f"{data.title}, step 0"), BASIS
+    )
+
+
+# --- the trust region at one real prefix (paper, Figure 1) ---
+
+OVERVIEW = Caption(
     "overview",
     "The trust region at one prefix",
     "line chart of KL over the blending weight, beside bars of next-token probabilities of student, blend, teacher",
@@ -37,8 +108,8 @@ KL = r"KL($\mu_\beta\,\Vert\,\pi_S$) (nats)"
 Solutions = list[tuple[Mapping[str, Any], Any]]  # each with its colour
 
 
-@style.styled()
-def draw(example: Mapping[str, Any], title: str, width: float = style.WIDTH) -> Figure:
+@panels.styled()
+def draw_overview(example: Mapping[str, Any], title: str, width: float = panels.WIDTH) -> Figure:
     """KL(μ_β‖p) along the path p^(1−β) q^β with each budget ε and its β*, beside the top tokens.
 
     In a narrow figure the two panels stand one above the other. Of many budgets the panel of
@@ -48,11 +119,11 @@ def draw(example: Mapping[str, Any], title: str, width: float = style.WIDTH) -> 
     (`epsilon`, `beta`, `kl` in nats, `mu`) and `path` (pairs of β and KL in nats). Its `prefix`, a
     text, is optional.
     """
-    if width >= style.NARROW:
-        figure = style.new_figure(width, 3.4)
+    if width >= panels.NARROW:
+        figure = panels.new_figure(width, 3.4)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
     else:
-        figure = style.new_figure(width, 6.0)
+        figure = panels.new_figure(width, 6.0)
         left, right = figure.subplots(2, 1)
     ordered = sorted(example["solutions"], key=lambda solution: solution["epsilon"])
     solutions: Solutions = []
@@ -82,10 +153,10 @@ def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Solutions
         if epsilon > 0 and kl > 0:
             axes.axhspan(floor, epsilon, color=color, alpha=0.10, linewidth=0)
             axes.axhline(epsilon, color=color, linewidth=0.8, linestyle="--")
-            label = rf"{style.EPSILON}={epsilon:g}: $\beta^*$={beta:.2g}"
+            label = rf"{panels.EPSILON}={epsilon:g}: $\beta^*$={beta:.2g}"
             axes.plot(beta, kl, "o", color=color, markersize=6, label=label, zorder=3)
     betas, kls = np.array(sorted(points)).T
-    axes.plot(betas[kls > 0], kls[kls > 0], color=style.GRAY, zorder=2)
+    axes.plot(betas[kls > 0], kls[kls > 0], color=panels.GRAY, zorder=2)
     axes.set(xlabel=r"$\beta$   (0: student, 1: teacher)", ylabel=KL, xlim=(0, 1.02), yscale="log")
     axes.set_ylim(bottom=floor)
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 2}
@@ -93,11 +164,11 @@ def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Solutions
 
 
 def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Solutions) -> None:
-    laws = [(r"student $\pi_S$", example["p"], style.STUDENT)]
+    laws = [(r"student $\pi_S$", example["p"], panels.STUDENT)]
     for solution, color in solutions:
-        label = rf"$\mu^*$ at {style.EPSILON}={solution['epsilon']:g}"
+        label = rf"$\mu^*$ at {panels.EPSILON}={solution['epsilon']:g}"
         laws.append((label, solution["mu"], color))
-    laws.append((r"teacher $\pi_T$", example["q"], style.TEACHER))
+    laws.append((r"teacher $\pi_T$", example["q"], panels.TEACHER))
     for index, (label, law, color) in enumerate(laws):
         heights = dict(enumerate(law))
         panels.grouped_bars(axes, index, len(laws), heights, 0.84, color=color, label=label)
@@ -138,9 +209,9 @@ def _has_glyph(char: str) -> bool:
     return char.isprintable() and (ord(char) < 0x530 or 0x2190 <= ord(char) < 0x22A0)
 
 
-def picture(data: SetupRuns) -> Picture:
+def overview(data: SetupRuns) -> Picture:
     """One prefix of the continuation probe of a setup, with its trust regions."""
-    example = gains.example(data.study, data.name)
+    example = probe.example(data.facts.study, data.name)
     if not example:
-        return Picture(CAPTION, data.name, missing=NOT_PROBED)
-    return Picture(CAPTION, data.name, partial(draw, example, data.title))
+        return Picture(OVERVIEW, data.name, missing=NOT_PROBED)
+    return Picture(OVERVIEW, data.name, partial(draw_overview, example, data.title))

@@ -1,6 +1,6 @@
 """The teacher's support of a run's first rollouts, and how well it separates correct ones.
 
-These are the numbers of the figure `tradeoff`, from `rollouts.jsonl`.
+The numbers of the figure `tradeoff` are pooled from `rollouts.jsonl`.
 """
 
 from __future__ import annotations
