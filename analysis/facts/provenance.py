@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.data.overlap import overlap_lines
+from orchestrator.data.benchmarks import overlap_lines
 from orchestrator.records.clock import seconds_spent, worked
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.results_folder import folder_of, submits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from orchestrator.commands.arguments import (
     load_sound,
     whole_number,
 )
-from orchestrator.commands.model_card import Exported, licence_of, model_card
+from orchestrator.commands.model_card import Exported, model_card
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.methods import known_method
 from orchestrator.experiment.units import Unit
@@ -34,6 +35,8 @@ from orchestrator.selection.results_folder import only_results
 from orchestrator.selection.study import Study
 from orchestrator.start_up import default_runs
 
+# The `license` in the front matter of a model card.
+LICENCE = re.compile(r"\A---\n(?:(?!---$).*\n)*?license: *([\w.-]+) *$", re.MULTILINE)
 LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*")
 
 
@@ -155,6 +158,14 @@ def _exported(
         licence=licence_of(student),
         confirmed=confirmed,
     )
+
+
+def licence_of(folder: Path | None) -> str | None:
+    """The `license` in the front matter of the model card in a model's folder; None without one."""
+    if folder is None or not (folder / "README.md").is_file():
+        return None
+    stated = LICENCE.match((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
+    return stated[1] if stated else None
 
 
 def _pass_at_1(run: RunReader, ids: Mapping[str, str], step: int) -> dict[str, float]:

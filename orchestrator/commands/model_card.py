@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from analysis.facts.evidence import ConfirmedRow, RowEvidence, with_interval
 from analysis.labels import benchmark_label, method_title
@@ -17,7 +17,6 @@ from analysis.table.evidence_formats import score_text
 from orchestrator.config import Model, Setup
 from orchestrator.experiment.units import Unit
 
-LICENCE = re.compile(r"\A---\n(?:(?!---$).*\n)*?license: *([\w.-]+) *$", re.MULTILINE)
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -44,14 +43,6 @@ class Exported:
     confirmed: ConfirmedRow | None
 
 
-def licence_of(folder: Path | None) -> str | None:
-    """The `license` in the front matter of the model card in a model's folder; None without one."""
-    if folder is None or not (folder / "README.md").is_file():
-        return None
-    stated = LICENCE.match((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
-    return stated[1] if stated else None
-
-
 def model_card(exported: Exported) -> str:
     """The text of README.md."""
     row, setup = exported.row, exported.setup
@@ -68,16 +59,7 @@ def model_card(exported: Exported) -> str:
     )
     system, versions = setup.prompt.system, sorted(exported.origin.get("versions", {}).items())
     messages = [{"role": "system", "content": system}] if system else []
-    # The card is Markdown, in which nothing is escaped.
-    environment = Environment(
-        loader=PackageLoader("orchestrator.commands", "."),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"score": score_text, "label": benchmark_label, "lead": with_interval}
-    return environment.get_template("model_card.jinja").render(
+    return _template().render(
         vars(exported)
         | {
             "matter": matter.to_yaml(),
@@ -93,6 +75,19 @@ def model_card(exported: Exported) -> str:
             "versions": [f"{key} {version}" for key, version in versions if version],
         }
     )
+
+
+def _template() -> Template:
+    """The card's text; it is Markdown, in which nothing is escaped."""
+    environment = Environment(
+        loader=PackageLoader("orchestrator.commands", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"score": score_text, "label": benchmark_label, "lead": with_interval}
+    return environment.get_template("model_card.jinja")
 
 
 def hub_id(model: Model) -> str | None:

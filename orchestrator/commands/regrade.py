@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.commands.arguments import Parser, add_experiment, load
@@ -24,12 +24,10 @@ from orchestrator.experiment.evaluation_protocol import FRESH, repeated_evaluati
 from orchestrator.grading.boxes import extract, open_thought
 from orchestrator.grading.gold import GRADER_VERSION, MATH, Gold, version_of
 from orchestrator.grading.grader import Grader
-from orchestrator.records.files import pretty, write_atomically
+from orchestrator.grading.math_verify_alone import NAME
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, disjoint
 from orchestrator.records.writer import RecordWriter, write_slice
-from orchestrator.selection.results_folder import claim
-from orchestrator.selection.second_opinion import AUDIT, Audited, compared
 from orchestrator.selection.study import Study
 
 # A sweep's answers repeat over checkpoints and methods.
@@ -280,12 +278,69 @@ def _line(setup: str, benchmark: str, total: Recount) -> str:
 
 # --- audit: math-verify alone as a second grader of the answers that are kept ---
 
+EXAMPLES = 5  # of a benchmark, the most frequent disagreements first
+
+
+@dataclass(frozen=True)
+class Example:
+    """An answer on which the graders disagree; `count` responses gave it."""
+
+    problem: str
+    gold: str
+    answer: str
+    correct: bool  # by the sweep's grader
+    count: int
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The disagreements on one benchmark, counted in responses with an answer.
+
+    math-verify alone `refused` or `accepted` an answer on which the sweep's grader decided
+    otherwise. `undecided` answers, without a verdict of math-verify in time, are no disagreements.
+    """
+
+    setup: str
+    benchmark: str
+    answers: int
+    refused: int
+    accepted: int
+    undecided: int
+    examples: list[Example] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float | None:
+        """Share of disagreements among the answers on which both graders gave a verdict."""
+        decided = self.answers - self.undecided
+        return (self.refused + self.accepted) / decided if decided else None
+
+
+def compared(
+    setup: str,
+    benchmark: str,
+    answers: Counter[tuple[str, str]],
+    golds: dict[str, Gold],
+    grader: Grader,
+) -> Audited:
+    """Grade each different answer twice; `answers` counts (problem, answer)."""
+    refused = accepted = undecided = 0
+    examples: list[Example] = []
+    for (problem, answer), count in sorted(answers.items(), key=lambda item: (-item[1], item[0])):
+        gold = golds[problem]
+        ours = grader.grade_answer(gold, answer)
+        theirs = grader.grade_answer(replace(gold, judge=NAME), answer)
+        if theirs.timed_out:
+            undecided += count
+        elif ours.correct != theirs.correct:
+            refused += count if ours.correct else 0
+            accepted += count if theirs.correct else 0
+            if len(examples) < EXAMPLES:
+                examples.append(Example(problem, gold.answer, answer, ours.correct, count))
+    return Audited(setup, benchmark, sum(answers.values()), refused, accepted, undecided, examples)
+
 
 def audit(study: Study, as_json: bool) -> int:
-    """Print the disagreements by benchmark, and keep them beside the experiment's results.
-
-    Changes no record. `trb report` shows the rates and examples that are kept.
-    """
+    """Print the disagreements by benchmark. Changes no record."""
     golds, found = Golds(study.experiment), []
     deadline = study.experiment.runtime.grader_deadline_s
     with Grader(deadline, REMEMBERED) as grader:
@@ -303,7 +358,6 @@ def audit(study: Study, as_json: bool) -> int:
             " judged; trb submit makes them"
         )
     document = {"audit": [asdict(each) | {"rate": each.rate} for each in found]}
-    write_atomically(claim(study) / AUDIT, pretty(document))
     if as_json:
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return 0

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
 
-from orchestrator.commands.model_card import licence_of
+from orchestrator.commands.export import licence_of
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand

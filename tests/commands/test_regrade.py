@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report.audit import audit_section
 from orchestrator.cli import main
 from orchestrator.commands import regrade
 from orchestrator.data.benchmarks import load_benchmark
@@ -25,8 +24,6 @@ from orchestrator.grading.grader import Grade, Grader
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, length_histogram
 from orchestrator.records.writer import RunWriter, write_slice
-from orchestrator.selection import second_opinion
-from orchestrator.selection.results_folder import folder_of
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
 
@@ -330,19 +327,19 @@ def test_disagreements_are_counted_in_responses() -> None:
             assert isinstance(gold, Gold)
             assert extracted is not None
             graded.append((gold.judge, extracted))
-            alone = gold.judge == second_opinion.NAME
+            alone = gold.judge == regrade.NAME
             right = extracted == gold.answer
             return Grade(right if alone else extracted != "6", extracted)
 
-    found = second_opinion.compared("s", "b", answers, golds, Fake())
+    found = regrade.compared("s", "b", answers, golds, Fake())
     assert (found.answers, found.refused, found.accepted, found.undecided) == (19, 2, 0, 0)
     assert found.rate == 2 / 19
-    assert found.examples == [second_opinion.Example("q", "7", "7 + apples", True, 2)]
+    assert found.examples == [regrade.Example("q", "7", "7 + apples", True, 2)]
     assert len(graded) == 2 * len(answers)
 
 
 def test_math_verify_alone_grades_in_the_grading_process() -> None:
-    alone = Gold("\\frac{1}{2}", judge=second_opinion.NAME)
+    alone = Gold("\\frac{1}{2}", judge=regrade.NAME)
     with Grader() as grader:
         assert grader.grade_answer(alone, "0.5").correct
         assert not grader.grade_answer(alone, "0.25").correct
@@ -352,11 +349,9 @@ def test_an_answer_without_a_second_verdict_is_no_disagreement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second judge ends its process, as one does that hangs and is killed."""
-    monkeypatch.setattr(second_opinion, "NAME", "tests.commands.test_regrade:ends_its_process")
+    monkeypatch.setattr(regrade, "NAME", "tests.commands.test_regrade:ends_its_process")
     with Grader() as grader:
-        found = second_opinion.compared(
-            "s", "b", Counter({("p", "5"): 3}), {"p": Gold("5")}, grader
-        )
+        found = regrade.compared("s", "b", Counter({("p", "5"): 3}), {"p": Gold("5")}, grader)
     assert (found.undecided, found.refused, found.rate) == (3, 0, None)
 
 
@@ -367,11 +362,10 @@ def ends_its_process(gold: Gold, answer: str) -> bool:
     raise RuntimeError(f"{gold.answer} and {answer} are not compared")
 
 
-def test_an_audit_changes_no_record_and_stands_in_the_report(
+def test_an_audit_changes_no_record(
     trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, unit, ids = trial
-    assert not audit_section(study)
     with pytest.raises(UserError, match="trb submit"):
         regrade.audit(study, as_json=False)
     evaluated(tmp_path, unit, ids[BENCHMARK], records(3))
@@ -381,8 +375,6 @@ def test_an_audit_changes_no_record_and_stands_in_the_report(
     counts = {key: row[key] for key in ("benchmark", "answers", "refused", "accepted")}
     assert counts == {"benchmark": BENCHMARK, "answers": 800, "refused": 0, "accepted": 0}
     assert contents(tmp_path / unit.id) == before
-    assert second_opinion.read_audit(folder_of(study.experiment.name, tmp_path))[0].rate == 0
-    assert BENCHMARK in str(audit_section(study))
 
 
 def test_an_audit_reads_the_texts_that_are_all_there(
