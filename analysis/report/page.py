@@ -27,6 +27,7 @@ from analysis.table import formats
 from analysis.table.build import table_of
 from analysis.table.model import Table
 from orchestrator.errors import UserError
+from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.records.files import check_writable, write_atomically
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
@@ -127,6 +128,8 @@ def _environment() -> Environment:
         "style": (folder / "page.css").read_text(encoding="utf-8"),
         "script": (folder / "page.js").read_text(encoding="utf-8"),
         "plotly": _plotly(),
+        "proposed": PROPOSED,
+        "reference": REFERENCE,
     }
     environment.filters |= {
         "image": scores.image,

@@ -64,7 +64,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class RolloutPair:
     """Rollouts of a run's first step and of its last before the selected checkpoint, by step."""
 
     method: str
@@ -135,7 +135,7 @@ def _kinds_of(
 
 def training(
     facts: Facts, kept: Mapping[str, Mapping[str, Responses]]
-) -> dict[str, tuple[list[Shown], list[Rollouts]]]:
+) -> dict[str, tuple[list[Shown], list[RolloutPair]]]:
     """Title of a setup → responses of the untrained student beside each method's, and rollouts."""
     found = {}
     for name, methods in kept.items():
@@ -152,7 +152,7 @@ def training(
     return found
 
 
-def _rollouts(facts: Facts, selected: Selected) -> Rollouts | None:
+def _rollouts(facts: Facts, selected: Selected) -> RolloutPair | None:
     """None unless the run kept rollouts of two steps before its selected checkpoint."""
     best = selected.best
     run = facts.study.reader(best.units[0])
@@ -160,7 +160,7 @@ def _rollouts(facts: Facts, selected: Selected) -> Rollouts | None:
     if len(steps) < 2:
         return None
     ends = (steps[0], steps[-1])
-    return Rollouts(best.method, {step: run.rollout_samples(step)[:ROLLOUTS] for step in ends})
+    return RolloutPair(best.method, {step: run.rollout_samples(step)[:ROLLOUTS] for step in ends})
 
 
 def benchmarks(facts: Facts) -> list[str]:
