@@ -3,7 +3,7 @@ nothing imports torch.
 
 Rooms by floors, the lowest first; `tests/test_layout.py` reads this table.
 
-    numbers, labels, costs
+    numbers, labels
     facts
     probe, table
     frames, figures

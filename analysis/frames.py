@@ -9,15 +9,15 @@ Parquet file of `trb table --format parquet` and the tables of W&B are made from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
 
-from analysis.costs import TrainingCost, unit_cost
+from analysis.facts.columns import BlockKind, records, units_of
+from analysis.facts.costs import unit_cost
 from analysis.facts.evidence import setting_text
 from analysis.labels import AVERAGE, BASE
-from analysis.table.evidence_columns import TYPES, evidence_values
+from analysis.table.evidence_formats import CELL_UNITS, cell_records
 from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Unit
@@ -41,16 +41,7 @@ RESPONSE_COLUMNS = {
     "truncated": YES_NO, "timed_out": YES_NO, "tokens": WHOLE,
 }  # fmt: skip
 CELL_COLUMNS = {"method": TEXT, "setup": TEXT, "benchmark": TEXT}
-GAP_COLUMNS = (
-    "minus_vanilla",
-    "minus_vanilla_low",
-    "minus_vanilla_high",
-    "p_value",
-    "p_value_holm",
-)
-COST_COLUMNS = {
-    "method": TEXT, "setup": TEXT, "hardware": TEXT, "step": WHOLE, "measure": TEXT, "amount": NUMBER,
-}  # fmt: skip
+TYPES = {"percent": NUMBER, "number": NUMBER, "count": WHOLE, "text": TEXT}  # by unit
 SAMPLES = {0: "selection", FRESH: "fresh"}  # by the purpose of an evaluation's samples
 
 
@@ -154,15 +145,15 @@ def evidence(table: Table) -> pd.DataFrame:
     Scores, limits and differences are in percent and not rounded. A cell without a score has no
     evidence.
     """
-    rows = []
+    known, rows = cell_records(table.facts), []
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
             score = None if cell.value is None else float(cell.value)
             where = {"method": row.method, "setup": column.setup, "benchmark": column.benchmark}
-            known = table.facts.find(column.setup, row.method) if table.facts else None
-            values = evidence_values(known, column.benchmark) if known else {}
-            rows.append(where | {table.metric.column: score} | values)
-    return _frame(rows, CELL_COLUMNS | {table.metric.column: NUMBER} | TYPES)
+            values = known.get((row.method, column.setup, column.benchmark), {})
+            rows.append(values | where | {table.metric.column: score})
+    types = {name: TYPES[unit] for name, unit in CELL_UNITS.items()}
+    return _frame(rows, CELL_COLUMNS | {table.metric.column: NUMBER} | types)
 
 
 def confirmed(table: Table) -> pd.DataFrame:
@@ -172,24 +163,9 @@ def confirmed(table: Table) -> pd.DataFrame:
     limits of the difference to vanilla for the number of methods; Holm's procedure corrects
     `p_value_holm`.
     """
-    rows = []
-    for row in table.facts.confirmed if table.facts else ():
-        for benchmark, column in row.columns.items():
-            values: dict[str, Any] = {"method": row.method, "setup": row.setup}
-            values |= {"benchmark": benchmark, table.metric.column: float(column.score.value)}
-            values["ci_low"] = column.score.interval.low
-            values["ci_high"] = column.score.interval.high
-            values |= {"explored": float(column.explored), "lead": float(column.lead)}
-            values |= {"step": row.step, "seeds": len(row.units)}
-            gap = column.difference
-            if gap is not None:
-                limits = gap.estimate.interval
-                numbers = (gap.estimate.value, limits.low, limits.high, gap.p_value, gap.holm)
-                values |= dict(zip(GAP_COLUMNS, numbers, strict=True))
-            rows.append(values)
-    numbers = (table.metric.column, "ci_low", "ci_high", "explored", "lead", *GAP_COLUMNS)
-    columns = CELL_COLUMNS | dict.fromkeys(numbers, NUMBER)
-    return _frame(rows, columns | {"step": WHOLE, "seeds": WHOLE})
+    rows = records_of(table, "confirmed")
+    frame = _frame(rows, CELL_COLUMNS | _types("confirmed"))
+    return frame.rename(columns={"score": table.metric.column})
 
 
 def across_setups(table: Table) -> pd.DataFrame:
@@ -197,14 +173,7 @@ def across_setups(table: Table) -> pd.DataFrame:
 
     Empty with one setup. `ahead` counts the setups in which its mean is higher than vanilla's.
     """
-    rows = []
-    for row in table.facts.across if table.facts else ():
-        limits, gap = row.difference.estimate.interval, row.difference
-        numbers = (gap.estimate.value, limits.low, limits.high, gap.p_value, gap.holm)
-        values: dict[str, Any] = {"method": row.method, "setups": row.setups, "ahead": row.ahead}
-        rows.append(values | {"seeds": row.seeds} | dict(zip(GAP_COLUMNS, numbers, strict=True)))
-    counts = dict.fromkeys(("setups", "ahead", "seeds"), WHOLE)
-    return _frame(rows, {"method": TEXT} | counts | dict.fromkeys(GAP_COLUMNS, NUMBER))
+    return _frame(records_of(table, "across"), {"method": TEXT} | _types("across"))
 
 
 def costs(table: Table) -> pd.DataFrame:
@@ -212,20 +181,18 @@ def costs(table: Table) -> pd.DataFrame:
 
     `amount` is the equal cost in the unit of `measure`; times are in seconds.
     """
-    rows = []
-    for of_setup in table.facts.costs if table.facts else ():
-        for row in of_setup.rows:
-            values: dict[str, Any] = {"method": row.method, "setup": row.setup, "step": row.step}
-            values["hardware"] = "; ".join(row.hardware)
-            values |= {"measure": of_setup.measure, "amount": of_setup.amount} | asdict(row.cost)
-            if row.columns:
-                column = row.columns[AVERAGE]
-                values["avg_at_amount"] = float(column.score.value)
-                gap = column.difference
-                values["minus_vanilla"] = float(gap.estimate.value) if gap else None
-            rows.append(values)
-    numbers = [*(field.name for field in fields(TrainingCost)), "avg_at_amount", "minus_vanilla"]
-    return _frame(rows, COST_COLUMNS | dict.fromkeys(numbers, NUMBER))
+    rows = [row for row in records_of(table, "cost") if row["benchmark"] == AVERAGE]
+    return _frame(rows, {"method": TEXT, "setup": TEXT} | _types("cost"))
+
+
+def records_of(table: Table, kind: BlockKind) -> list[dict[str, Any]]:
+    """The records of a block; none for a table without facts."""
+    return records(table.facts, kind) if table.facts else []
+
+
+def _types(kind: BlockKind) -> dict[str, str]:
+    """Name → pandas' type of the numbers of a block."""
+    return {name: TYPES[unit] for name, unit in units_of(kind).items()}
 
 
 def as_printed(table: Table) -> pd.DataFrame:

@@ -188,7 +188,7 @@ def problem_margin(checkpoint: Candidate) -> float | None:
 
     The interval is normal: 1.96 √(Σ s²/P) ÷ B, with a sum over the B benchmarks and the standard
     deviation s of the scores of P problems. s contains the noise of sampling responses (see
-    `uncertainty`). None where all problems of all benchmarks score the same.
+    `intervals`). None where all problems of all benchmarks score the same.
     """
     variance = 0.0
     for seeds in checkpoint.counts.values():

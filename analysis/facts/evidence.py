@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
-from analysis.costs import TrainingCost, amount_text
 from analysis.facts.candidates import Selected
-from analysis.facts.uncertainty import CONFIDENCE, Interval
+from analysis.facts.intervals import CONFIDENCE, Interval
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
 from orchestrator.config import Experiment
@@ -29,7 +28,7 @@ class Estimate:
     """A score, or a difference of two, with its interval.
 
     `over` is "seeds" for a t interval over training runs (`selection.significance`), and "problems"
-    for a bootstrap over the problems of the checkpoints (`facts.uncertainty`), which says nothing
+    for a bootstrap over the problems of the checkpoints (`facts.intervals`), which says nothing
     of other training runs.
     """
 
@@ -48,32 +47,37 @@ class Estimate:
         return f"{tenths_text(self.margin)}{ONE_RUN if self.over == 'problems' else ''}"
 
 
+# Why a difference has a p-value, or has none: a score of the untrained student has no seeds, the
+# best of more checkpoints is higher by chance alone, one run shows no spread between seeds, no two
+# runs of any method may differ, and a clock has a spread of its own.
+Outcome = Literal["tested", "untrained", "unequal choice", "one seed", "no spread", "clocked"]
+
+
 @dataclass(frozen=True)
 class Difference:
     """One method's score minus another's on the same problems.
 
-    `runs` are the training runs that the two scores are means of, none for the untrained student.
-    `p_value` is two-sided and None where no spread between seeds is known: with one run on either
-    side, or where no two runs of a method differ. It is also None where the two were `chosen_from`
-    different numbers of checkpoints: the best of more is higher by chance alone. `adjusted` counts
-    the differences that interval and p-value are corrected for, by Dunnett's test; `holm` is
-    corrected by Holm's procedure. `equal_variances` is the p-value of their assumption that
-    seeds vary equally under all methods; None where it cannot be tested.
+    `runs` are the training runs that the two scores are means of, none for the untrained student,
+    and `chosen_from` the numbers of checkpoints that they are the best of. A difference that is
+    "tested" has a two-sided `p_value`; `corrected_for` counts the differences that interval and p-value
+    are corrected for, by Dunnett's test, and `holm` is corrected by Holm's procedure.
+    `equal_variances` is the p-value of their assumption that seeds vary equally under all methods;
+    None where it cannot be tested.
     """
 
     estimate: Estimate
-    p_value: float | None
     runs: tuple[int, int]
-    adjusted: int = 1
+    outcome: Outcome = "one seed"
+    chosen_from: tuple[int, int] = (1, 1)
+    p_value: float | None = None
+    corrected_for: int | None = None
     holm: float | None = None
-    chosen_from: tuple[int, int] | None = None
     equal_variances: float | None = None
 
     @property
     def unequal(self) -> bool:
         """Whether it was tested although seeds vary unequally under the methods."""
-        p_value = self.equal_variances
-        return self.p_value is not None and p_value is not None and p_value < UNEQUAL
+        return self.equal_variances is not None and self.equal_variances < UNEQUAL
 
     @property
     def shown(self) -> bool:
@@ -192,6 +196,7 @@ class MeanDifference:
     setups: int
     ahead: int
     seeds: int
+    setup: str = ""  # it is about all of them
 
 
 @dataclass(frozen=True)
@@ -203,11 +208,56 @@ class AtCost:
 
 
 @dataclass(frozen=True)
+class TrainingCost:
+    """The cost of training up to a checkpoint with its supervised stage; None if it is not logged.
+
+    A supervised stage that several trials share counts for each of them, and a step that ran again
+    after a kill counts once. `seconds` are those of the training steps, without start, evaluation
+    and saving. `device_seconds` are `seconds` times the number of GPUs, or of cores without a GPU.
+    `student_tokens` were decoded by the student: its responses, or its drafts where a teacher
+    judges them. `teacher_scored` counts positions at which the teacher's distribution was computed,
+    `teacher_decoded` the tokens of its own answers. `updates` contain the `supervised_updates`. All
+    are floats, since they are averaged over seeds.
+    """
+
+    seconds: float | None
+    device_seconds: float | None
+    student_tokens: float | None
+    teacher_scored: float | None
+    teacher_decoded: float | None
+    supervised_updates: float
+    updates: float
+
+
+# The ways to count the cost of training. Time is that of GPUs or cores, so it compares methods only
+# if they ran on the same hardware.
+MEASURES: Mapping[str, Callable[[TrainingCost], float | None]] = {
+    "updates": lambda cost: cost.updates,
+    "time": lambda cost: cost.device_seconds,
+}
+
+
+def amount_text(measure: str, amount: float, on_gpus: bool) -> str:
+    """A cost with its unit: `60 updates`, `0.127 core-minutes`."""
+    if measure == "time":
+        return f"{hours_or_minutes(amount, on_gpus)} {'GPU-hours' if on_gpus else 'core-minutes'}"
+    return f"{amount:,.0f} {measure}"
+
+
+def hours_or_minutes(device_seconds: float, on_gpus: bool) -> str:
+    """GPU-hours, or core-minutes, with up to three significant digits."""
+    value = device_seconds / (3600 if on_gpus else 60)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
 class CostRow:
     """The training cost of a selected checkpoint, a mean over `units`, and scores at equal cost.
 
-    `hardware` says where they were trained. `columns` is empty where nothing can be read off;
-    `why_not` has the reason.
+    `hardware` says where they were trained. The methods of a setup are compared at the `amount` of
+    a `measure`, a key of MEASURES; of time it is in seconds of a GPU, or of a core unless trials
+    are trained `on_gpus`. It is None before it can be told. `columns` is empty where nothing can be
+    read off; `why_not` has the reason.
     """
 
     setup: str
@@ -218,25 +268,13 @@ class CostRow:
     cost: TrainingCost
     columns: dict[str, AtCost]
     why_not: str = ""
-
-
-@dataclass(frozen=True)
-class CostTable:
-    """The methods of a setup at one cost, the most that all of them have reached.
-
-    `measure` is a key of `costs.MEASURES`; `amount` is None before it can be told, and of time it
-    is in seconds of a GPU, or of a core unless trials are trained `on_gpus`.
-    """
-
-    setup: str
-    measure: str
-    amount: float | None
-    on_gpus: bool
-    rows: tuple[CostRow, ...]
+    measure: str = "updates"
+    amount: float | None = None
+    on_gpus: bool = False
 
     @property
-    def text(self) -> str:
-        """The cost with its unit, as in `60 updates`; empty before it can be told."""
+    def at(self) -> str:
+        """The equal cost with its unit, as in `60 updates`; empty before it can be told."""
         return "" if self.amount is None else amount_text(self.measure, self.amount, self.on_gpus)
 
 
@@ -289,7 +327,7 @@ class Facts:
     have the same with all that they rest on, by setup and method in the order of the table;
     `spreads` is the spread between seeds, in percent, by setup and column, None where it is not
     known. `confirmed` has the confirmed checkpoints of the families that are settled by now,
-    `across` their differences to vanilla over several setups, `costs` a table for each setup.
+    `across` their differences to vanilla over several setups, `costs` what each cost.
     `notes` say what is missing or small, `verdict` what may be said of the methods. What the
     `depth` leaves out is empty, and `overview` None.
     """
@@ -304,7 +342,7 @@ class Facts:
     spreads: Mapping[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
     confirmed: tuple[ConfirmedRow, ...] = ()
     across: tuple[MeanDifference, ...] = ()
-    costs: tuple[CostTable, ...] = ()
+    costs: tuple[CostRow, ...] = ()
     notes: tuple[str, ...] = ()
     verdict: Verdict = field(default_factory=Verdict)
     overview: Overview | None = None

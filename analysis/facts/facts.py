@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from analysis.facts.across_setups import across_setups
-from analysis.facts.assess import assess, exact_scores
+from analysis.facts.assess import across_setups, assess, confirmed_rows, exact_scores
 from analysis.facts.candidates import Selected, read_counts, select
-from analysis.facts.confirmed import confirmed_rows
-from analysis.facts.equal_cost import cost_tables
+from analysis.facts.costs import cost_rows
 from analysis.facts.evidence import Depth, Facts
 from analysis.facts.responses import with_responses
 from analysis.facts.verdict import verdict
@@ -41,7 +39,7 @@ def facts(
     A benchmark that was added to finished trials leaves the columns of the others as they are.
     Their rows are selected without it, and averages, evidence and verdict wait until it is
     evaluated. Checkpoints are selected by pass@1, whatever the `metric` is. `cost` is the measure
-    of `analysis.costs` at which methods are compared, too. A look that goes on can do with less
+    of `evidence.MEASURES` at which methods are compared, too. A look that goes on can do with less
     `depth`: "scores" has no evidence and no notes, "intervals" lacks the comparison at equal cost
     and the numbers of the responses, which take most of the time. An `overview` that the caller
     has already is not made again. UserError where two selected checkpoints of a setup were
@@ -66,7 +64,7 @@ def facts(
         across = across_setups(confirmed, study.experiment.setups, level(study.experiment))
         found = replace(found, confirmed=confirmed, across=across)
     if not awaited and depth == "all":
-        costs = tuple(cost_tables(study, chosen, cost))
+        costs = tuple(cost_rows(study, chosen, cost))
         found = replace(with_responses(study, found, chosen), costs=costs)
     if depth == "all" and overview is None:
         found = replace(found, overview=status.overview(study))

@@ -19,7 +19,7 @@ import numpy as np
 from analysis.facts.assess import estimate
 from analysis.facts.candidates import Candidate, Selected
 from analysis.facts.evidence import Estimate, Facts
-from analysis.facts.uncertainty import Array, Draws, average
+from analysis.facts.intervals import Array, Draws, average
 from analysis.labels import AVERAGE
 from orchestrator.records.slices import ProblemRecord
 from orchestrator.selection import significance

@@ -1,15 +1,21 @@
-"""The verdict on the methods: one sentence for each, at the end of every form of the table."""
+"""Every sentence about the numbers of a table: the verdict on the methods, the advice, the captions.
+
+The verdict has a sentence for each method and stands at the end of every form of the table;
+`explanation` says what intervals are over and what columns mean.
+"""
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import prod
 
-from analysis.costs import MEASURES
+from analysis.facts.columns import captions
 from analysis.facts.evidence import (
+    MEASURES,
+    ONE_RUN,
     Advice,
     ConfirmedRow,
     Difference,
@@ -18,24 +24,25 @@ from analysis.facts.evidence import (
     Verdict,
     with_interval,
 )
+from analysis.facts.intervals import CONFIDENCE
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import p_text, signed
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection.study import Invocation, Study
+from orchestrator.selection import significance
+from orchestrator.selection.study import Study
 
 _VANILLA = method_label(REFERENCE)
 CONFIRMING_SEEDS = 3  # that the advice asks for
 SEEDS = 5  # as many as the advice asks for
-OWN_SEEDS = re.compile(r"(methods\.\w+\.)?seeds(=|\.)")  # overrides that the advice replaces
 
 
-def verdict(evidence: Facts) -> Verdict:
+def verdict(known: Facts) -> Verdict:
     """Sentences on the differences to vanilla; empty until a setup has scores of two methods."""
-    study, experiment = evidence.study, evidence.experiment
+    study, experiment = known.study, known.experiment
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
-        trained = [row for row in evidence.rows if row.setup == name and row.method != BASE]
+        trained = [row for row in known.rows if row.setup == name and row.method != BASE]
         if len(trained) > 1:
             groups[name] = trained
     if not groups:
@@ -45,7 +52,7 @@ def verdict(evidence: Facts) -> Verdict:
     confirms, advice = bool(experiment.confirmed_methods), None
     if not confirms:
         gaps = [row.columns[AVERAGE].difference for row in rows]
-        if any(gap is not None and gap.chosen_from is not None for gap in gaps):
+        if any(gap is not None and gap.outcome == "unequal choice" for gap in gaps):
             advice = confirmation(study)
         elif any(one_seed):
             advice = more_seeds(study)
@@ -54,32 +61,28 @@ def verdict(evidence: Facts) -> Verdict:
     sentences: list[str] = []
     for name, of_setup in groups.items():
         prefix = f"{setup_title(name, experiment.setups)}: " if len(experiment.setups) > 1 else ""
-        confirmed = [row for row in evidence.confirmed if row.setup == name]
+        confirmed = [row for row in known.confirmed if row.setup == name]
         judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(of_setup)
-        for sentence in [*judged, *_at_equal_cost(evidence, name)]:
+        for sentence in [*judged, *_at_equal_cost(known, name)]:
             sentences.append(prefix + sentence)
-    for mean in evidence.across:
+    for mean in known.across:
         judged = _judged(method_label(mean.method), _VANILLA, mean.difference)
         settled = _settled(mean.difference, experiment.confirm.until)
         sentences.append(f"Mean of {mean.setups} setups: {judged[:-1]} ({settled}).")
     return Verdict(tuple(sentences), advice)
 
 
-def _at_equal_cost(evidence: Facts, setup: str) -> list[str]:
+def _at_equal_cost(known: Facts, setup: str) -> list[str]:
     """A sentence on the methods whose selected checkpoints cost more or less than vanilla's."""
-    for table in evidence.costs:
-        if table.setup != setup:
-            continue
-        costs = {row.method: MEASURES[table.measure](row.cost) for row in table.rows}
-        gaps = []
-        for row in table.rows:
-            gap = row.columns[AVERAGE].difference if row.columns else None
-            # Without vanilla there is no difference, and no cost of it.
-            if gap is not None and costs[row.method] != costs[REFERENCE]:
-                gaps.append(_short(row.method, gap))
-        if gaps:
-            return [f"At equal cost ({table.text}): {', '.join(gaps)} against {_VANILLA}."]
-    return []
+    rows = [row for row in known.costs if row.setup == setup]
+    costs = {row.method: MEASURES[row.measure](row.cost) for row in rows}
+    gaps = []
+    for row in rows:
+        gap = row.columns[AVERAGE].difference if row.columns else None
+        # Without vanilla there is no difference, and no cost of it.
+        if gap is not None and costs[row.method] != costs[REFERENCE]:
+            gaps.append(_short(row.method, gap))
+    return [f"At equal cost ({rows[0].at}): {', '.join(gaps)} against {_VANILLA}."] if gaps else []
 
 
 def _short(method: str, gap: Difference) -> str:
@@ -147,7 +150,7 @@ def pair_verdict(
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
         return Verdict((sentence,), more_seeds(study, methods) if advised else None)
-    if average.chosen_from is not None:
+    if average.outcome == "unequal choice":
         one, other = average.chosen_from
         sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."
         return Verdict((sentence,), confirmation(study) if advised else None)
@@ -157,31 +160,27 @@ def pair_verdict(
 
 def more_seeds(study: Study, methods: Sequence[str] = ()) -> Advice:
     """How every method, or each of `methods`, gets five seeds or more."""
-    experiment, typed = study.experiment, study.invocation.words
+    experiment, only = study.experiment, ()
     if methods:
-        only = {name: grid for name, grid in experiment.methods.items() if name in methods}
+        grids = {name: grid for name, grid in experiment.methods.items() if name in methods}
         own = {name: seeds for name, seeds in experiment.method_seeds.items() if name in methods}
-        if len(only) < len(experiment.methods):
-            typed = (*_without_option(typed, "--methods"), "--methods", ",".join(only))
-        experiment = replace(experiment, methods=only, method_seeds=own)
+        if len(grids) < len(experiment.methods):
+            only = ("--methods", ",".join(grids))
+        experiment = replace(experiment, methods=grids, method_seeds=own)
     chosen = list(experiment.explored_seeds)
     for seed in itertools.count():
         if len(chosen) >= SEEDS:
             break
         if seed not in chosen:
             chosen.append(seed)
+    # Seeds of a method's own come before those of the experiment, so they are set as well.
+    keys = ["seeds", *(f"methods.{name}.seeds" for name in experiment.method_seeds)]
+    words = [f"{key}=[{','.join(map(str, chosen))}]" for key in keys]
     wider = replace(experiment, seeds=chosen, method_seeds={})
-    kept = Invocation(tuple(word for word in typed if not OWN_SEEDS.match(word)))
-    command = kept.command("submit", f"seeds=[{','.join(map(str, chosen))}]")
-    return Advice(command, _trials(wider) - _trials(experiment), f"{SEEDS} seeds for every method")
-
-
-def _without_option(words: Sequence[str], option: str) -> tuple[str, ...]:
-    """The words of a command line without an option and its value."""
-    if option not in words:
-        return tuple(words)
-    place = words.index(option)
-    return (*words[:place], *words[place + 2 :])
+    return Advice(
+        study.invocation.command("submit", *only, *words),
+        _trials(wider) - _trials(experiment),
+    )
 
 
 def _trials(experiment: Experiment) -> int:
@@ -204,12 +203,12 @@ def _judge(rows: Sequence[RowEvidence]) -> list[str]:
         gap = row.columns[AVERAGE].difference
         if row.method == REFERENCE or gap is None:
             continue
-        if gap.chosen_from is not None:
+        if gap.outcome == "unequal choice":
             unequal.append(f"{_short(row.method, gap)} (best of {gap.chosen_from[0]})")
-        elif row.seeds > 1:
-            sentences.append(_judged(method_label(row.method), _VANILLA, gap))
-        else:
+        elif gap.outcome == "one seed":
             untested.append(_short(row.method, gap))
+        else:
+            sentences.append(_judged(method_label(row.method), _VANILLA, gap))
     if untested:
         names = ", ".join(untested)
         sentences.append(f"Not tested, with one seed each: {names} against {_VANILLA}.")
@@ -261,3 +260,112 @@ def headline(facts: Facts) -> str:
     parts = [f"{name}: {', '.join(own)}" for name, own in outcomes.items() if own]
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
+
+
+# --- captions: what intervals are over, and what columns mean ---
+
+FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
+PER_CENT = f"{100 * CONFIDENCE:g} %"
+OVER_PROBLEMS = "bootstrap over the problems of one training run each; another seed moves Avg by several points."
+
+
+def explanation(known: Facts) -> list[str]:
+    """The sentences, those that matter most first; none without rows."""
+    if not known.rows:
+        return []
+    sentences = [*intervals_sentences(known), *captions(known, "selected")]
+    sentences += [*_unequal_families(known.rows), *_unequal_variances(known)]
+    for kind in ("responses", "confirmed", "across", "cost"):
+        sentences += captions(known, kind)
+    return sentences
+
+
+def intervals_sentences(known: Facts) -> list[str]:
+    """Say what ±, [ ] and p let vary, and what they hold fixed."""
+    trained, several = _trained(known)
+    sentences = []
+    if several:
+        sentences.append(
+            f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}. It assumes that seeds vary equally under every "
+            "method, and does not cover the choice of problems."
+        )
+    if len(several) < len(trained) or not trained:
+        sentences.append(f"± with {ONE_RUN}, and [ ] of one seed: {PER_CENT} {OVER_PROBLEMS}")
+    if several and len(trained) < len(known.rows):
+        sentences.append(
+            "The untrained student has no seeds: its ± and [ ] are over problems only."
+        )
+    adjusted = []  # the number of differences that each p-value is corrected for
+    without_spread = False
+    for row in several:
+        for column in row.columns.values():
+            without_spread |= column.score.over == "problems"
+            if column.difference and column.difference.outcome == "tested":
+                adjusted.append(column.difference.corrected_for or 1)
+    if without_spread:
+        sentences.append(
+            "Where no two seeds of any method differ, no spread between seeds can be told, and the interval is over "
+            "problems only."
+        )
+    if max(adjusted, default=0) > 1:
+        sentences.append(
+            "p and its interval: two-sided, corrected for the number of methods by Dunnett's test."
+        )
+    elif adjusted:
+        sentences.append("p: two-sided, of the same t distribution.")
+    return sentences
+
+
+def brief_intervals(known: Facts) -> list[str]:
+    """The same in a sentence or two, for who has just run a sweep."""
+    _, several = _trained(known)
+    if not several:
+        return [f"± and [ ]: {PER_CENT} {OVER_PROBLEMS}"]
+    sentence = f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}."
+    if len(several) < len(known.rows):
+        sentence += f" With {ONE_RUN}: {OVER_PROBLEMS}"
+    return [sentence]
+
+
+def _trained(known: Facts) -> tuple[list[RowEvidence], list[RowEvidence]]:
+    """The rows of methods, and those of them with several seeds."""
+    trained = [row for row in known.rows if row.method != BASE]
+    return trained, [row for row in trained if row.seeds > 1]
+
+
+def _seeds(rows: Sequence[RowEvidence]) -> str:
+    """`3 seeds; few seeds`."""
+    counts = [row.seeds for row in rows]
+    count = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"{count} seeds{'; few seeds' if min(counts) < FEW else ''}"
+
+
+def _unequal_variances(known: Facts) -> list[str]:
+    """Says so where averages were tested although seeds vary unequally under the methods."""
+    setups: dict[str, None] = {}
+    for row in (*known.rows, *known.confirmed):
+        column = row.columns.get(AVERAGE)
+        if column is not None and column.difference is not None and column.difference.unequal:
+            setups[row.setup] = None
+    if not setups:
+        return []
+    tested = f"Brown–Forsythe test, p < {significance.UNEQUAL:g}"
+    return [
+        f"Seeds do not vary equally under all methods in {', '.join(setups)} ({tested}): "
+        "there p and its interval are too sure of methods that vary more, and not sure enough of those that vary less."
+    ]
+
+
+def _unequal_families(rows: Sequence[RowEvidence]) -> list[str]:
+    """Says so where the methods of a setup were selected from different numbers of checkpoints."""
+    trained = [row for row in rows if row.method != BASE]
+    for _, of_setup in groupby(trained, key=lambda row: row.setup):
+        group = list(of_setup)
+        least = min(group, key=lambda row: row.candidates)
+        most = max(group, key=lambda row: row.candidates)
+        if least.candidates < most.candidates:  # one setup is enough of an example
+            return [
+                f"The best of {most.candidates} checkpoints ({method_label(most.method)}) is higher by chance alone "
+                f"than the best of {least.candidates} ({method_label(least.method)}); such differences are not tested."
+            ]
+    return []

@@ -11,10 +11,10 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.costs import MEASURES
 from analysis.facts import curves
+from analysis.facts.costs import CurvePoint, curve, incomparable
 from analysis.facts.curves import Series
-from analysis.facts.equal_cost import CurvePoint, curve, incomparable
+from analysis.facts.evidence import MEASURES
 from analysis.figures import panels
 from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
 from analysis.labels import AVERAGE, BASE

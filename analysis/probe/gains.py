@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.facts import uncertainty
+from analysis.facts import intervals
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import BEHAVIORS, DOCUMENTS, probe_unit
 from orchestrator.records.files import Damaged
@@ -116,10 +116,10 @@ def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
         reference: np.divide(vanilla.correct, vanilla.n),
         proposed: np.divide(trust_region.correct, trust_region.n),
     }
-    replicates = uncertainty.resample(rates, "probe")
+    replicates = intervals.resample(rates, "probe")
     base, blended = replicates[reference], replicates[proposed]
     ratios = np.divide(blended, base, out=np.full_like(base, np.inf), where=base > 0)
-    tail = (1 - uncertainty.CONFIDENCE) / 2
+    tail = (1 - intervals.CONFIDENCE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail], method="closest_observation")
     value = trust_region.success / vanilla.success - 1
     return (value, float(low) - 1, float(high) - 1) if np.isfinite(high) else (value, None, None)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from analysis.costs import PHASES, Cost, family_costs, total
 from analysis.facts import curves
+from analysis.facts.costs import PHASES, Cost, family_costs, total
 from analysis.facts.curves import ScoredSetting
 from analysis.facts.evidence import Facts
 from analysis.facts.provenance import Provenance

@@ -10,31 +10,32 @@ from statistics import fmean
 from typing import Any
 
 from analysis.facts import curves
-from analysis.facts.curves import Curve, ScoredSetting
-from analysis.facts.evidence import ONE_RUN, Difference, Facts, setting_text, with_interval
-from analysis.facts.verdict import headline
-from analysis.figures.panels import method_style
-from analysis.figures.picture import Picture, to_bytes
-from analysis.labels import AVERAGE, BASE, method_label, setup_title
-from analysis.numbers import signed, tenths_text
-from analysis.probe import gains
-from analysis.table.captions import brief_intervals, explanation, responses_sentences
-from analysis.table.compare import checkpoints_text, compare_all
-from analysis.table.compare import explanation as comparison_notes
-from analysis.table.compare import sheet_of as comparison_sheet
-from analysis.table.evidence_formats import (
+from analysis.facts.columns import (
     GAP,
     LIMITS,
     METHOD,
-    SCORE,
     SEEDS,
     SETTING,
     STEP,
     TITLES,
     P,
+    captions,
+)
+from analysis.facts.curves import Curve, ScoredSetting
+from analysis.facts.evidence import ONE_RUN, Difference, Facts, setting_text, with_interval
+from analysis.facts.verdict import brief_intervals, explanation, headline
+from analysis.figures.panels import method_style
+from analysis.figures.picture import Picture, to_bytes
+from analysis.labels import AVERAGE, BASE, method_label, setup_title
+from analysis.numbers import signed, tenths_text
+from analysis.probe import gains
+from analysis.table.compare import checkpoints_text, compare_all
+from analysis.table.compare import explanation as comparison_notes
+from analysis.table.compare import sheet_of as comparison_sheet
+from analysis.table.evidence_formats import (
     blocks,
     by_setup,
-    response_cells,
+    row_cells,
     score_text,
     sheet_of,
     tested_text,
@@ -120,11 +121,11 @@ def boards(facts: Facts, drawn: Mapping[str, Picture]) -> list[Board]:
     """A leaderboard for each setup that has scores; confirmed scores where there are any."""
     confirmed = {(row.setup, row.method): row for row in facts.confirmed if row.columns}
     found = []
-    for name, rows in by_setup(facts.rows).items():
+    for name, rows in by_setup(facts, "selected").items():
         gaps: dict[str, Difference | None] = {}
         scores = {}
         for row in rows:
-            shown = confirmed.get((name, row.method), row).columns[AVERAGE]
+            shown = (confirmed.get((name, row.method)) or row).columns[AVERAGE]
             scores[row.method], gaps[row.method] = shown.score, shown.difference
         low, high = _ends([gap for method, gap in gaps.items() if gap and method != BASE])
         lines = []
@@ -184,7 +185,7 @@ def image(picture: Picture, width: float | None = None) -> str:
 # --- scores and what is behind them ---
 
 # The columns of the selected checkpoints that stand first; the others unfold.
-FIRST = (METHOD, SCORE, GAP, LIMITS, P, SEEDS, SETTING, STEP)
+FIRST = (METHOD, "Avg", GAP, LIMITS, P, SEEDS, SETTING, STEP)
 
 
 def results(facts: Facts, table: Table) -> dict[str, Any]:
@@ -219,14 +220,14 @@ def _arranged(sheet: Sheet) -> Sheet:
 def responses(facts: Facts, table: Table) -> dict[str, Any]:
     """The numbers behind pass@1 by setup: a row for each method and benchmark."""
     sheets = {}
-    for setup, rows in by_setup(facts.rows).items():
+    for setup, rows in by_setup(facts, "responses").items():
         cells = []
         for row in rows:
             for column in table.only(setup).columns:
-                numbers = response_cells(row, column.benchmark)
+                numbers = row_cells("responses", row, column.benchmark)
                 cells.append({METHOD: numbers.pop(METHOD), "Benchmark": column.label} | numbers)
         sheets[table.title(setup)] = replace(sheet_of(cells), left=(0, 1))
-    return {"sheets": sheets, "notes": responses_sentences(facts)}
+    return {"sheets": sheets, "notes": captions(facts, "responses")}
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from analysis.facts.assess import (
     Columns,
     Spreads,
-    chosen_alike,
+    confirmed_candidates,
     differences,
     exact_scores,
     replicate_scores,
     seed_spreads,
 )
 from analysis.facts.candidates import Candidate, Selected, select
-from analysis.facts.confirmed import confirmed_candidates
-from analysis.facts.evidence import Difference, Verdict
-from analysis.facts.uncertainty import CONFIDENCE, REPLICATES
-from analysis.facts.verdict import pair_verdict
+from analysis.facts.columns import LIMITS, EvidenceColumn, P
+from analysis.facts.evidence import Difference, Verdict, setting_text
+from analysis.facts.intervals import CONFIDENCE, REPLICATES
+from analysis.facts.verdict import FEW, PER_CENT, pair_verdict
 from analysis.labels import (
     AVERAGE,
     BASE,
@@ -31,8 +31,7 @@ from analysis.labels import (
     order_methods,
     setup_title,
 )
-from analysis.table.captions import FEW, PER_CENT
-from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_cells, number_text
+from analysis.table.evidence_formats import gap_cells, number_text
 from analysis.table.formats import markdown_advice
 from orchestrator import sheet
 from orchestrator.errors import refuse
@@ -40,7 +39,9 @@ from orchestrator.experiment.methods import known_method
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
-DIFFERENCE = "Difference"
+DIFFERENCE = EvidenceColumn(
+    "difference", "Difference", lambda row, _: row.difference, holds="difference"
+)
 OVER_SEEDS = (
     f"[ ]: {PER_CENT} t interval over seeds, which are assumed to vary equally under every method of the "
     "setup{few}; p: two-sided, of the same t distribution, for this comparison alone."
@@ -104,34 +105,35 @@ def compare_all(study: Study, chosen: Sequence[Selected]) -> dict[str, list[Meth
 
 
 class _Checkpoints(NamedTuple):
-    """Checkpoints of a setup by method, their replicates and the spread between all seeds."""
+    """Checkpoints of a setup by method, their replicates and the spread between all seeds.
+
+    `sizes` says out of how many each is the best, by method.
+    """
 
     known: Mapping[str, Candidate]
     replicates: Mapping[str, Columns]
     spreads: Spreads
+    sizes: Mapping[str, int]
 
 
 class _Pool(NamedTuple):
-    """The checkpoints that can be compared in a setup; `sizes` says out of how many each is the
-    best, by method.
-    """
+    """The checkpoints that can be compared in a setup."""
 
     selected: _Checkpoints
     confirmed: _Checkpoints
-    sizes: Mapping[str, int]
 
 
 def _pool(study: Study, setup: str, chosen: Sequence[Selected], methods: Sequence[str]) -> _Pool:
     """The checkpoints of a setup, with replicates of these methods."""
 
-    def of(known: Mapping[str, Candidate]) -> _Checkpoints:
+    def of(known: Mapping[str, Candidate], sizes: Mapping[str, int]) -> _Checkpoints:
         drawn = {method: known[method] for method in methods if method in known}
-        return _Checkpoints(known, replicate_scores(drawn), seed_spreads(known.values()))
+        return _Checkpoints(known, replicate_scores(drawn), seed_spreads(known.values()), sizes)
 
     own = [selected for selected in chosen if selected.setup == setup]
     best = {selected.best.method: selected.best for selected in own}
     sizes = {selected.best.method: selected.candidates for selected in own}
-    return _Pool(of(best), of(confirmed_candidates(study, setup)), sizes)
+    return _Pool(of(best, sizes), of(confirmed_candidates(study, setup), {}))
 
 
 def _compare_in(
@@ -143,11 +145,9 @@ def _compare_in(
     benchmarks = study.experiment.setups[setup].evaluation.benchmarks
     columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *benchmarks])
     if first is not None and second is not None:
-        replicates = [best.replicates[method] for method in methods]
-        gaps = differences(first, second, replicates, best.spreads)
-        if not is_confirmed and BASE not in methods:
-            gaps = chosen_alike(gaps, (pool.sizes[methods[0]], pool.sizes[methods[1]]))
-        columns |= gaps
+        one = {methods[0]: first}
+        gaps = differences(one, second, best.replicates, best.spreads, best.sizes)
+        columns |= gaps[methods[0]]
     judged = pair_verdict(study, methods, columns[AVERAGE], is_confirmed)
     title = setup_title(setup, study.experiment.setups)
     return MethodComparison(setup, title, methods, first, second, columns, judged, is_confirmed)
@@ -194,7 +194,7 @@ def sheet_of(comparison: MethodComparison) -> sheet.Sheet:
         gap = gap_cells(row.difference).values()
         rows.append([benchmark_label(row.benchmark), *scores, *gap])
     labels = [method_label(method) for method in comparison.methods]
-    table = sheet.Sheet.of(["Benchmark", *labels, DIFFERENCE, LIMITS, P], rows)
+    table = sheet.Sheet.of(["Benchmark", *labels, DIFFERENCE.heading, LIMITS, P], rows)
     if any(row[-1] for row in rows):
         return table
     return table.only(range(len(table.headings) - 1))
@@ -215,52 +215,52 @@ def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
     return sentences
 
 
-def to_csv(comparisons: Sequence[MethodComparison]) -> str:
-    """A row for each setup and benchmark, percent with two decimals; missing numbers are empty."""
-    rows = []
+def records(comparisons: Sequence[MethodComparison]) -> list[dict[str, Any]]:
+    """A record for each setup and benchmark; scores in percent, missing numbers None."""
+    found = []
     for comparison in comparisons:
-        first, second = comparison.first, comparison.second
         for row in _rows(comparison):
-            gap = row.difference
-            estimate = gap and gap.estimate
-            values = {
-                "setup": comparison.setup,
-                "benchmark": row.benchmark,
-                "first": comparison.methods[0],
-                "second": comparison.methods[1],
-                "first_score": _decimals(row.first),
-                "second_score": _decimals(row.second),
-                "difference": _decimals(estimate and estimate.value),
-                "ci_low": _decimals(estimate and estimate.interval.low),
-                "ci_high": _decimals(estimate and estimate.interval.high),
-                "p_value": _decimals(gap and gap.p_value, 4),
-                "problems": row.problems,
-                "first_seeds": first and first.seeds,
-                "second_seeds": second and second.seeds,
-                "interval_over": estimate and estimate.over,
-            }
-            rows.append(values)
-    return sheet.to_csv(list(rows[0]), [list(row.values()) for row in rows])
+            found.append(
+                {
+                    "setup": comparison.setup,
+                    "benchmark": row.benchmark,
+                    **_side("first", comparison.methods[0], comparison.first, row.first),
+                    **_side("second", comparison.methods[1], comparison.second, row.second),
+                    **DIFFERENCE.values(row, row.benchmark),
+                    "problems": row.problems,
+                }
+            )
+    return found
 
 
-def _decimals(value: Fraction | float | None, decimals: int = 2) -> str | None:
-    return None if value is None else f"{float(value):.{decimals}f}"
+def _side(
+    name: str, method: str, checkpoint: Candidate | None, score: Fraction | None
+) -> dict[str, Any]:
+    """One of the two methods: its score, and the checkpoint that has it."""
+    found = {name: method, f"{name}_score": None if score is None else float(score)}
+    setting = setting_text(checkpoint.knobs) if checkpoint else None
+    found |= {f"{name}_setting": setting, f"{name}_step": checkpoint and checkpoint.step}
+    units = checkpoint.units if checkpoint else ()
+    return found | {f"{name}_seeds": len(units) or None, f"{name}_units": " ".join(units) or None}
+
+
+def to_csv(comparisons: Sequence[MethodComparison]) -> str:
+    """The records, percent with two decimals; missing numbers are empty."""
+    rows = []
+    for record in records(comparisons):
+        texts = []
+        for name, value in record.items():
+            decimals = 4 if name.startswith("p_value") else 2
+            texts.append(f"{value:.{decimals}f}" if isinstance(value, float) else value)
+        rows.append(texts)
+    return sheet.to_csv(list(records(comparisons)[0]), rows)
 
 
 def to_json(comparisons: Sequence[MethodComparison]) -> str:
-    """Scores in percent, missing numbers null; `units` are the runs of the checkpoints."""
+    """The records with the verdict; scores in percent, missing numbers null."""
     found = verdict_of(comparisons)
-    rows = []
-    for comparison in comparisons:
-        row = {
-            "setup": comparison.setup,
-            "first": _checkpoint_object(comparison.methods[0], comparison.first),
-            "second": _checkpoint_object(comparison.methods[1], comparison.second),
-            "columns": [row.to_object() for row in _rows(comparison)],
-        }
-        rows.append(row)
     document = {
-        "comparisons": rows,
+        "comparisons": records(comparisons),
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES},
         "caption": explanation(comparisons),
         "verdict": list(found.sentences),
@@ -300,13 +300,6 @@ class _Row(NamedTuple):
     difference: Difference | None
     problems: int | None
 
-    def to_object(self) -> dict[str, Any]:
-        return self._asdict() | {
-            "first": None if self.first is None else float(self.first),
-            "second": None if self.second is None else float(self.second),
-            "difference": difference_object(self.difference),
-        }
-
 
 def _rows(comparison: MethodComparison) -> list[_Row]:
     first = exact_scores(comparison.first) if comparison.first else {}
@@ -321,13 +314,3 @@ def _rows(comparison: MethodComparison) -> list[_Row]:
     for key, gap in comparison.columns.items():
         rows.append(_Row(key, first.get(key), second.get(key), gap, sizes.get(key)))
     return rows
-
-
-def _checkpoint_object(method: str, found: Candidate | None) -> dict[str, Any]:
-    return {
-        "method": method,
-        "knobs": found.knobs if found else None,
-        "step": found.step if found else None,
-        "units": list(found.units) if found else [],
-        "seeds": found.seeds if found else None,
-    }

@@ -7,12 +7,13 @@ verdict beside it.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
+from analysis.facts.columns import NumberKind
 from analysis.facts.evidence import Verdict
 from analysis.labels import AVERAGE, BASE, method_title
 from analysis.numbers import round_to_tenths
 from analysis.table import evidence_formats
-from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
 from analysis.table.model import CSV_COLUMNS, Row, Table, TableColumn
 from orchestrator import sheet
 from orchestrator.experiment.methods import PROPOSED
@@ -96,37 +97,46 @@ def to_csv(table: Table) -> str:
     """The long form that `read_results` takes: all cells and averages, percent with one decimal.
 
     Where no cell exceeds 1 percent the values are fractions with three decimals, since the reader
-    would take such percentages for fractions. Where the evidence is known its columns follow, in
-    the same unit with one decimal more. Notes have no place in this form.
+    would take such percentages for fractions. Where the facts are known the columns of the evidence
+    follow, in the same unit with one decimal more. Notes have no place in this form.
     """
     highest = 0
     for row in table.rows:
         for cell in row.cells:
             highest = max(highest, 0 if cell.value is None else round_to_tenths(cell.value))
     fractions, rows = 0 < highest <= 10, []
-    columns = (*CSV_COLUMNS[:-1], table.metric.column)
+    units = dict(evidence_formats.CELL_UNITS) if table.facts else {}
+    known = evidence_formats.cell_records(table.facts)
     for row in table.rows:
         for column, cell in _pair_cells(table, row):
             text = cell.text
             if fractions and cell.value is not None:  # at most 1 percent: 0.7 percent is 0.007
                 text = f"0.{round_to_tenths(cell.value):03d}"
-            fields = [row.method, column.setup, column.benchmark, text]
-            if table.facts:
-                known = table.facts.find(column.setup, row.method)
-                fields += csv_fields(known, column.benchmark, 0.01 if fractions else 1)
-            rows.append(fields)
-    return sheet.to_csv(columns + EVIDENCE_COLUMNS if table.facts else columns, rows)
+            record = known.get((row.method, column.setup, column.benchmark), {})
+            texts = [_number_text(record.get(name), units[name], fractions) for name in units]
+            rows.append([row.method, column.setup, column.benchmark, text, *texts])
+    return sheet.to_csv([*CSV_COLUMNS[:-1], table.metric.column, *units], rows)
+
+
+def _number_text(value: Any, unit: NumberKind, fractions: bool) -> str:
+    """A value of the evidence in CSV; scores are in the unit of the table's."""
+    if value is None:
+        return ""
+    if unit == "percent":
+        return f"{value / 100:.4f}" if fractions else f"{value:.2f}"
+    return f"{value:.4f}" if unit == "number" else str(value)
 
 
 def to_json(table: Table) -> str:
     """Columns, rows, notes, evidence and verdict with sorted keys.
 
     A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if
-    missing) and `mark` ("best", "second" or null). `evidence` has an entry for each selected
-    checkpoint, `benchmarks` one for each benchmark of a setup, `bootstrap` and `seed_spread`
-    (percent, pooled over the methods of a setup) say how the intervals were made, `caption` what
-    they mean; empty and null for a table from a CSV file. `verdict` has a sentence for each method,
-    and `advice` the command that gives every method more seeds, with the trials it adds.
+    missing) and `mark` ("best", "second" or null). `evidence` has the records of each block
+    (`facts.columns.records`), `benchmarks` an entry for each benchmark of a setup, `bootstrap` and
+    `seed_spread` (percent, pooled over the methods of a setup) say how the intervals were made,
+    `caption` what they mean; empty and null for a table from a CSV file. `verdict` has a sentence
+    for each method, and `advice` the command that gives every method more seeds, with the trials it
+    adds.
     """
     rows = []
     for row in table.rows:

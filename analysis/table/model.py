@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import NoReturn
 
 from analysis.facts.evidence import Facts, Verdict
 from analysis.labels import (
@@ -29,7 +28,6 @@ from analysis.labels import (
     setup_title,
 )
 from analysis.numbers import round_to_tenths, tenths_text
-from analysis.table.evidence_columns import EVIDENCE_COLUMNS
 from orchestrator.selection.scores import PASS_AT_1, Metric, exact_mean
 from orchestrator.sheet import Cell, Mark, Sheet
 
@@ -75,7 +73,7 @@ class Table:
     """Columns grouped by setup, the average first in each group; rows in the paper's order.
 
     `facts` are known where the scores come from run directories; `titles` holds those of setups
-    that have their own. `verdict` is what may be said of the methods (`analysis.facts.verdict`),
+    that have their own. `verdict` is what may be said of the methods (`facts.verdict`),
     the last lines of every form.
     """
 
@@ -207,25 +205,17 @@ def read_results(path: str | Path) -> list[Score]:
     """Scores of a UTF-8 CSV file with the columns method, setup, benchmark, pass_at_1.
 
     Names are keys or labels. An empty value is a missing score. If any value exceeds 1 the whole
-    file is in percent, else in fractions; either way the scores are returned in percent. The
-    columns that `trb table --format csv` adds are passed over. Raises ValueError, one line that
-    names the file, the line, the column, the value and what would be right.
+    file is in percent, else in fractions; either way the scores are returned in percent. Other
+    columns are passed over. Raises ValueError, one line that names the file, the line, the value
+    and what would be right.
     """
-    (line, header), *records = _read_records(path)
-    _check_header(f"{path}:{line}", header)
-    if not records:
-        expected = "expected one row per method, setup and benchmark"
-        _fail(f"{path}:{line}", f"no rows follow the header: {expected}")
     scores: dict[tuple[str, str, str], Score] = {}
-    lines: dict[tuple[str, str, str], int] = {}
-    for line, record in records:
-        score = _parse_record(f"{path}:{line}", header, record)
+    for line, record in _read_records(path):
+        score = _parse_record(f"{path}:{line}", record)
         key = (score.method, score.setup, score.benchmark)
         if key in scores:
-            row = f"columns method,setup,benchmark: {','.join(key)!r}"
-            problem = f"{row} is already on line {lines[key]}: expected every row once"
-            _fail(f"{path}:{line}", problem)
-        scores[key], lines[key] = score, line
+            raise ValueError(f"{path}:{line}: {','.join(key)!r}: expected every row once")
+        scores[key] = score
     # One value above 1 shows that the file is in percent. A file in percent whose values are all at
     # most 1 cannot be told from one in fractions; `formats.to_csv` writes such a table in
     # fractions.
@@ -239,70 +229,52 @@ def read_results(path: str | Path) -> list[Score]:
     return in_percent
 
 
-def _fail(where: str, problem: str) -> NoReturn:
-    raise ValueError(f"{where}: {problem}")
-
-
-def _read_records(path: str | Path) -> list[tuple[int, list[str]]]:
-    """The header and the rows that are not blank, each with its line number; at least one."""
+def _read_records(path: str | Path) -> list[tuple[int, dict[str, str]]]:
+    """The rows by column, each with its line number; at least one."""
+    expected = f"expected a UTF-8 CSV file with header {','.join(CSV_COLUMNS)}"
     try:
         # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            records = []
-            for record in reader:  # the line number is that of the record which was read last
-                records.append((reader.line_num, [" ".join(field.split()) for field in record]))
-    except OSError as error:
-        expected = f"expected a CSV file with header {','.join(CSV_COLUMNS)}"
-        _fail(str(path), f"cannot be read ({error.strerror}): {expected}")
-    except UnicodeDecodeError:
-        _fail(str(path), "is not UTF-8 text; save it as a UTF-8 CSV file")
-    except csv.Error as error:
-        _fail(str(path), f"is not a CSV file ({error}); separate with commas and close every quote")
-    filled = [(line, record) for line, record in records if any(record)]
-    if not filled:
-        _fail(str(path), f"is empty; line 1 must be {','.join(CSV_COLUMNS)}")
-    return filled
+            lines = csv.reader(file, strict=True)
+            records = [(lines.line_num, [field.strip() for field in line]) for line in lines]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path}: cannot be read ({reason}): {expected}") from None
+    (_, header), *rows = [record for record in records if any(record[1])] or [(1, [])]
+    lacking = [column for column in CSV_COLUMNS if column not in header]
+    if lacking or not rows:
+        problem = f"has no column {lacking[0]}" if lacking else "has no rows below its header"
+        raise ValueError(f"{path}: {problem}: {expected}")
+    found = []
+    for line, fields in rows:
+        if len(fields) != len(header):
+            many = f"{len(fields)} values in {','.join(fields)!r}"
+            raise ValueError(f"{path}:{line}: {many}: expected {len(header)}, as in the header")
+        found.append((line, dict(zip(header, fields, strict=True))))
+    return found
 
 
-def _check_header(where: str, header: Sequence[str]) -> None:
-    wanted = f"the header must be {','.join(CSV_COLUMNS)}"
-    for column in CSV_COLUMNS:
-        if column not in header:
-            _fail(where, f"column {column} is missing from {','.join(header)!r}; {wanted}")
-    for column in header:
-        # Columns of evidence are of no use here, but `to_csv` writes them.
-        if column not in CSV_COLUMNS + EVIDENCE_COLUMNS:
-            _fail(where, f"column {column!r} is unknown; {wanted}")
-        if header.count(column) > 1:
-            _fail(where, f"column {column} appears {header.count(column)} times; {wanted}")
-
-
-def _parse_record(where: str, header: Sequence[str], record: Sequence[str]) -> Score:
+def _parse_record(where: str, record: Mapping[str, str]) -> Score:
     """A score in the unit of the file."""
-    if len(record) != len(header):
-        expected = f"expected {len(header)}, for {','.join(header)}"
-        _fail(where, f"{len(record)} values in {','.join(record)!r}: {expected}")
-    fields = dict(zip(header, record, strict=True))
     for column in ("method", "setup", "benchmark"):
-        if not fields[column]:
-            _fail(where, f"column {column}: '' is no name: expected the {column}'s key or label")
+        if not record[column]:
+            raise ValueError(f"{where}: column {column}: '': expected a key or label")
     return Score(
-        method_key(fields["method"]),
-        setup_key(fields["setup"]),
-        benchmark_key(fields["benchmark"]),
-        _parse_value(f"{where}: column pass_at_1", fields["pass_at_1"]),
+        method_key(record["method"]),
+        setup_key(record["setup"]),
+        benchmark_key(record["benchmark"]),
+        _parse_value(where, record["pass_at_1"]),
     )
 
 
 def _parse_value(where: str, text: str) -> Fraction | None:
+    """The exact number; None where the text is empty."""
     if not text:
         return None
     try:
         if 0 <= float(text) <= 100:
             return Fraction(text)
     except ValueError:
-        expected = "expected one such as 69.7 or 0.697, or nothing if it is missing"
-        _fail(where, f"{text!r} is not a number: {expected}")
-    expected = "expected percent from 0 to 100 or a fraction from 0 to 1"
-    _fail(where, f"{text!r} is out of range: {expected}")
+        pass
+    expected = "expected percent from 0 to 100, a fraction from 0 to 1, or nothing if it is missing"
+    raise ValueError(f"{where}: column pass_at_1: {text!r}: {expected}")

@@ -11,26 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.table.captions import brief_intervals, explanation
-from analysis.table.evidence_formats import (
-    AT,
-    CONFIRMED,
-    GAP,
-    LEAD,
-    LIMITS,
-    MAJ,
-    METHOD,
-    NO_ANSWER,
-    OF,
-    PASS,
-    SCORE,
-    SEEDS,
-    SETTING,
-    STEP,
-    TRUNCATED,
-    P,
-    blocks,
-)
+from analysis.facts.columns import GAP, LIMITS, METHOD, SEEDS, SETTING, STEP, P
+from analysis.facts.verdict import brief_intervals, explanation
+from analysis.table.evidence_formats import blocks
 from analysis.table.model import Table
 from orchestrator.sheet import Sheet, to_lines
 
@@ -40,8 +23,8 @@ if TYPE_CHECKING:
 
 WIDE = 96  # columns from which on a setting has room beside the numbers
 LEAST = 24  # no terminal is taken to be narrower
-# Columns of the narrow form; the others follow on a line below.
-ABOVE = (METHOD, SCORE, CONFIRMED, GAP, P, LEAD, OF, SEEDS, STEP, TRUNCATED, NO_ANSWER)
+# Beginnings of the headings of the narrow form; the other columns follow on a line below.
+ABOVE = (METHOD, "Avg", "Confirmed", GAP, P, "Lead", "Of", SEEDS, STEP, "Truncated", "No answer")
 # Their names there, where it is not the heading in small letters.
 NAMES = {LIMITS: "interval", GAP: GAP}
 
@@ -126,7 +109,7 @@ def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
         return
     above = []
     for place, name in enumerate(sheet.headings):
-        if name in ABOVE or name.startswith((AT, PASS, MAJ)) or (name == SETTING and width >= WIDE):
+        if name.startswith(ABOVE) or (name == SETTING and width >= WIDE):
             above.append(place)
     while len(above) > 2 and sheet.only(above).width() > width:
         above.pop()

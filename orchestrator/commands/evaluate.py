@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from analysis.facts import uncertainty
+from analysis.facts import intervals
 from orchestrator.commands.arguments import Parser, add_runs, whole_number
 from orchestrator.commands.unit_rows import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
@@ -148,15 +148,15 @@ def scores(
     replicates, exact, by_benchmark = {}, {}, {}
     for key, rows in records.items():
         shares = np.array([row.correct / row.n for row in rows])
-        replicates[key] = uncertainty.resample({key: shares}, key)[key]
+        replicates[key] = intervals.resample({key: shares}, key)[key]
         exact[key] = pass_at_1(rows)
         by_benchmark[key] = _score(float(exact[key]), replicates[key])
     mean = sum(exact.values(), Fraction(0)) / len(exact)
-    return by_benchmark, _score(float(mean), uncertainty.average(list(replicates.values())))
+    return by_benchmark, _score(float(mean), intervals.average(list(replicates.values())))
 
 
-def _score(value: float, replicates: uncertainty.Array) -> BenchmarkScore:
-    limits = uncertainty.interval(value, replicates)
+def _score(value: float, replicates: intervals.Array) -> BenchmarkScore:
+    limits = intervals.interval(value, replicates)
     return BenchmarkScore(value, limits.low, limits.high)
 
 
@@ -171,7 +171,7 @@ def _results(setup: Setup, records: dict[str, list[ProblemRecord]]) -> dict[str,
         benchmarks[key] = asdict(by_benchmark[key]) | counts | {"evaluation_id": evaluation_id}
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "interval": f"{100 * uncertainty.CONFIDENCE:g} % bootstrap over problems",
+        "interval": f"{100 * intervals.CONFIDENCE:g} % bootstrap over problems",
         "mean": asdict(mean),
         "benchmarks": benchmarks,
     }

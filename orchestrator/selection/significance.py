@@ -1,7 +1,7 @@
 """Computes the t intervals and p-values of a table, over training runs.
 
 `analysis.facts.assess` decides which differences are tested, and scales p-values where one look is
-one of several. Bootstrap intervals over problems are in `analysis.facts.uncertainty`.
+one of several. Bootstrap intervals over problems are in `analysis.facts.intervals`.
 
 Training runs differ far more from each other than sets of problems do, and a handful of seeds is
 too few for a bootstrap. All methods of a setup take the same number of steps on the same data.

@@ -22,8 +22,13 @@ class Invocation:
     words: tuple[str, ...] = ()
 
     def command(self, name: str, *more: str) -> str:
-        """`trb NAME` for this study, with further overrides or options, quoted for a shell."""
-        return shlex.join(["trb", name, *self.words, *more])
+        """`trb NAME` for this study, with further overrides or options, quoted for a shell.
+
+        An override of `more` takes the place of a typed one of the same key.
+        """
+        keys = {word.partition("=")[0] for word in more if "=" in word}
+        kept = [word for word in self.words if word.partition("=")[0] not in keys]
+        return shlex.join(["trb", name, *kept, *more])
 
 
 @dataclass(frozen=True)

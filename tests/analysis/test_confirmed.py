@@ -94,7 +94,7 @@ def test_the_verdict_rests_on_confirming_runs_alone(tmp_path: Path) -> None:
     assert trb.difference is not None
     assert skd.difference is not None
     assert (trb.difference.shown, skd.difference.shown) == (False, True)
-    assert (skd.difference.adjusted, skd.difference.runs) == (2, (3, 3))
+    assert (skd.difference.corrected_for, skd.difference.runs) == (2, (3, 3))
     assert table.verdict.sentences[0].startswith("TRB − Vanilla: +1.7 [")
     assert table.verdict.sentences[0].endswith(", 3 seeds: no difference shown (confirmed).")
     assert table.verdict.sentences[1].endswith(", 3 seeds: SKD is better (confirmed).")
@@ -126,13 +126,13 @@ def test_every_form_shows_confirmed_scores_and_leads(tmp_path: Path, form: str) 
 
 def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
     table = build.results_table(confirm(study_of(tmp_path), *METHODS))
-    found = {row["method"]: row for row in json.loads(FORMATS["json"](table))["confirmed"]}
-    gap = found["skd"]["columns"]["avg"]["minus_vanilla"]
-    assert gap["corrected_for"] == 2
-    assert gap["p_value"] <= gap["p_value_holm"] < 0.05
-    assert found["skd"]["wanted"] == len(found["skd"]["units"]) == 3
+    records = json.loads(FORMATS["json"](table))["evidence"]["confirmed"]
+    skd = next(row for row in records if (row["method"], row["benchmark"]) == ("skd", "avg"))
+    assert skd["corrected_for"] == 2
+    assert skd["p_value"] <= skd["p_value_holm"] < 0.05
+    assert skd["wanted"] == skd["seeds"] == 3
     frame = frames.confirmed(table).set_index(["method", "benchmark"])
-    assert frame.loc[("skd", "avg"), "p_value"] == pytest.approx(gap["p_value"], abs=1e-4)
+    assert frame.loc[("skd", "avg"), "p_value"] == skd["p_value"]
     assert frame.loc[("trust_region", "avg"), "seeds"] == 3
     headings, rows = tracked_tables(table)["confirmed"]
     assert dict(zip(headings, rows[-1], strict=True))["seeds"] == 3
@@ -219,7 +219,9 @@ def test_two_methods_chosen_from_different_numbers_of_checkpoints_are_not_tested
     (found,) = compare(study, "skd,vanilla")
     average = found.columns["avg"]
     assert average is not None
-    assert (average.p_value, average.chosen_from) == (None, (2, 1))
+    assert (average.outcome, average.p_value, average.chosen_from) == (
+        *("unequal choice", None, (2, 1)),
+    )
     assert found.verdict.sentences[0].startswith("Not tested: chosen from 2 and 1 checkpoints")
     assert found.verdict.advice is not None
     assert found.verdict.advice.command.endswith("--confirm 3")
@@ -261,16 +263,17 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
     rivals = [means["trust_region"], means["skd"]]
     expected: Any = stats.dunnett(*rivals, control=means["vanilla"], rng=0)
     limits = expected.confidence_interval()
-    found = json.loads(FORMATS["json"](table))["across_setups"]
+    found = json.loads(FORMATS["json"](table))["evidence"]["across"]
     assert [row["method"] for row in found] == ["trust_region", "skd"]
     for place, row in enumerate(found):
-        gap = row["minus_vanilla"]
-        assert gap["value"] == pytest.approx(np.mean(rivals[place]) - np.mean(means["vanilla"]))
-        assert gap["p_value"] == pytest.approx(expected.pvalue[place], abs=2e-3)
-        assert gap["low"] == pytest.approx(limits.low[place], abs=0.05)
+        assert row["minus_vanilla"] == pytest.approx(
+            np.mean(rivals[place]) - np.mean(means["vanilla"])
+        )
+        assert row["p_value"] == pytest.approx(expected.pvalue[place], abs=2e-3)
+        assert row["minus_vanilla_low"] == pytest.approx(limits.low[place], abs=0.05)
     assert [(row["ahead"], row["setups"], row["seeds"]) for row in found] == [(2, 2, 3), (0, 2, 3)]
     frame = frames.across_setups(table)
-    assert list(frame["minus_vanilla"]) == [row["minus_vanilla"]["value"] for row in found]
+    assert list(frame["minus_vanilla"]) == [row["minus_vanilla"] for row in found]
     assert "Mean of 2 setups: TRB − Vanilla: +9.2" in flat(on_terminal(table, 80))
     for form in ("md", "tex"):
         assert "2 of 2" in FORMATS[form](table)
@@ -283,7 +286,7 @@ def test_no_mean_is_taken_before_all_setups_are_confirmed(
 ) -> None:
     one = {method: CONFIRMED[method] for method in METHODS}
     table = build.results_table(worlds(tmp_path, {"one": one, "two": one, "three": third}))
-    assert "across_setups" not in json.loads(FORMATS["json"](table))
+    assert json.loads(FORMATS["json"](table))["evidence"]["across"] == []
     assert frames.across_setups(table).empty
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from analysis import frames
-from analysis.costs import MEASURES, amount_text, training_cost, unit_cost
 from analysis.facts.candidates import select
-from analysis.facts.equal_cost import cost_tables, curve
+from analysis.facts.costs import cost_rows, curve, training_cost, unit_cost
+from analysis.facts.evidence import MEASURES, amount_text
 from analysis.facts.facts import facts
 from analysis.figures import training
 from analysis.figures.catalog import pictures
@@ -104,8 +104,8 @@ def test_missing_clocks_stay_missing(study: Study) -> None:
         20,
         2000,
     )
-    [table] = cost_tables(study, select(study), "time")
-    assert {row.method: row.why_not for row in table.rows}["vanilla"] == "not logged"
+    table = cost_rows(study, select(study), "time")
+    assert {row.method: row.why_not for row in table}["vanilla"] == "not logged"
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_missing_clocks_stay_missing(study: Study) -> None:
 def test_scores_at_equal_cost(
     study: Study, measure: str, amount: float, scores: dict[str, float]
 ) -> None:
-    [table] = cost_tables(study, select(study), measure)
-    assert table.amount == amount
-    found = {row.method: row.columns["avg"] for row in table.rows}
+    table = cost_rows(study, select(study), measure)
+    assert table[0].amount == amount
+    found = {row.method: row.columns["avg"] for row in table}
     assert {method: float(column.score.value) for method, column in found.items()} == pytest.approx(
         scores
     )
@@ -141,9 +141,9 @@ def test_a_method_that_has_no_checkpoint_at_that_cost(study: Study) -> None:
     for step in (40, 60):
         for path in (study.runs / vanilla.id / "evals").glob(f"*/step_{step:06d}/*"):
             path.unlink()
-    [table] = cost_tables(study, select(study), "updates")
-    why_not = {row.method: row.why_not for row in table.rows}
-    assert (table.amount, why_not) == (
+    table = cost_rows(study, select(study), "updates")
+    why_not = {row.method: row.why_not for row in table}
+    assert (table[0].amount, why_not) == (
         20,
         {"vanilla": "", "trust_region": "", "sft_warmup": "before its first checkpoint"},
     )
@@ -163,14 +163,14 @@ def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
     path = study.runs / trust.id / "attempts.jsonl"
     row = json.loads(path.read_text().splitlines()[-1])
     path.write_text(json.dumps({**row, "host": {"gpus": ["NVIDIA H100"]}}) + "\n")
-    [table] = cost_tables(study, select(study), "time")
-    assert {row.method: row.why_not for row in table.rows} == {
+    table = cost_rows(study, select(study), "time")
+    assert {row.method: row.why_not for row in table} == {
         "vanilla": "",
         "trust_region": "other hardware",
         "sft_warmup": "",
     }
-    [table] = cost_tables(study, select(study), "updates")
-    assert not any(row.why_not for row in table.rows)
+    table = cost_rows(study, select(study), "updates")
+    assert not any(row.why_not for row in table)
     drawn = {each.name: each for each in pictures(facts(study))}["cost-arithmetic"].figure
     assert drawn is not None
     assert [len(axes.get_lines()) for axes in drawn.axes] == [3, 2]  # updates, time
@@ -190,8 +190,8 @@ def test_times_have_no_p_value(study: Study) -> None:
     several = Study(experiment, units, study.runs)
     found = {}
     for measure in ("updates", "time"):
-        [table] = cost_tables(several, select(several), measure)
-        gap = {row.method: row.columns["avg"].difference for row in table.rows}["veto"]
+        table = cost_rows(several, select(several), measure)
+        gap = {row.method: row.columns["avg"].difference for row in table}["veto"]
         assert gap is not None
         found[measure] = gap.p_value
     assert found == {"updates": pytest.approx(1.0), "time": None}

@@ -16,15 +16,14 @@ import pytest
 from rich.console import Console
 
 from analysis.facts.evidence import ColumnEvidence, Facts, RowEvidence
-from analysis.facts.split_half import split_half_scores
-from analysis.facts.uncertainty import average, interval, resample
+from analysis.facts.intervals import average, interval, resample, split_half_scores
+from analysis.facts.verdict import explanation
 from analysis.numbers import signed
 from analysis.table import build, terminal
-from analysis.table.captions import explanation
+from analysis.table.evidence_formats import CELL_UNITS
 from analysis.table.formats import to_csv, to_json, to_latex, to_markdown
 from analysis.table.model import (
     CSV_COLUMNS,
-    EVIDENCE_COLUMNS,
     Score,
     Table,
     make_table,
@@ -393,7 +392,7 @@ def test_the_latex_tabular_is_the_plain_one(table: Table) -> None:
 
 def test_the_csv_adds_columns_that_reading_passes_over(tmp_path: Path, table: Table) -> None:
     text = to_csv(table)
-    assert tuple(text.splitlines()[0].split(",")) == CSV_COLUMNS + EVIDENCE_COLUMNS
+    assert tuple(text.splitlines()[0].split(",")) == (*CSV_COLUMNS, *CELL_UNITS)
     found = {(row["method"], row["benchmark"]): row for row in csv.DictReader(StringIO(text))}
     trust_region, vanilla, missing = (
         found[name, "avg"] for name in ("trust_region", "vanilla", "skd")
@@ -431,42 +430,16 @@ def test_a_csv_in_fractions_has_limits_in_fractions(tmp_path: Path, loaded: Load
 
 def test_json_holds_everything(table: Table) -> None:
     document = json.loads(to_json(table))
-    found = next(row for row in document["evidence"] if row["method"] == "trust_region")
-    average_column = found["columns"]["avg"]
-    known = {
-        "score",
-        "split_half",
-        "fresh",
-        "left_out",
-        "minus_vanilla",
-        "problems",
-        "samples",
-        "n",
-        "responses",
+    found = {
+        row["method"]: row for row in document["evidence"]["selected"] if row["benchmark"] == "avg"
     }
-    assert set(average_column) == known
-    assert set(average_column["minus_vanilla"]) == {
-        "value",
-        "low",
-        "high",
-        "p_value",
-        "interval_over",
-        "chosen_from",
-    }
-    assert average_column["minus_vanilla"]["chosen_from"] == [3, 2]
-    assert average_column["minus_vanilla"]["p_value"] is None
-    assert average_column["minus_vanilla"]["interval_over"] == ["problems"]
-    assert (found["candidates"], found["eligible"], found["complete"], found["spread"]) == (
-        3,
-        3,
-        True,
-        None,
-    )
-    assert len(found["units"]) == 1
+    trb, vanilla = found["trust_region"], found["vanilla"]
+    assert (trb["outcome"], trb["p_value"]) == ("unequal choice", None)
+    assert trb["minus_vanilla_over"] == trb["interval_over"] == "problems"
+    assert trb["minus_vanilla_low"] < trb["minus_vanilla"] < trb["minus_vanilla_high"]
+    assert (trb["candidates"], trb["eligible"], trb["spread"]) == (3, 3, None)
+    assert len(trb["units"].split()) == 1
     assert document["bootstrap"]["confidence"] == 0.95
-    vanilla = next(row for row in document["evidence"] if row["method"] == "vanilla")["columns"][
-        "avg"
-    ]
     assert vanilla["fresh"] is None
     assert vanilla["minus_vanilla"] is None
 
@@ -485,7 +458,7 @@ def test_json_names_every_benchmark_file_with_its_sha256(tmp_path: Path) -> None
         "file": "eval/gsm8k_test.jsonl",
         "sha256": BENCHMARKS["gsm8k"].sha256,
     }
-    assert document["evidence"] == []
+    assert document["evidence"]["selected"] == []
 
 
 def printed(table: Table, width: int = 100) -> list[str]:

@@ -27,7 +27,7 @@ from matplotlib.patches import Rectangle
 from analysis.facts.curves import Curve, Grid, SeedMean, Series
 from analysis.facts.early_rollouts import SupportPoint
 from analysis.facts.evidence import Difference, Estimate
-from analysis.facts.uncertainty import Interval
+from analysis.facts.intervals import Interval
 from analysis.figures import panels, picture, probed, setup_map, sweep, tradeoff, training
 from analysis.probe.gains import Gain
 
@@ -426,7 +426,7 @@ def test_a_method_has_one_color_in_all_panels() -> None:
 
 def lead(value: int, p_value: float | None) -> Difference:
     estimate = Estimate(Fraction(value), Interval(value - 2, value + 2), "seeds")
-    return Difference(estimate, p_value, (3, 3), 2)
+    return Difference(estimate, (3, 3), "tested", p_value=p_value, corrected_for=2)
 
 
 LEADS = [

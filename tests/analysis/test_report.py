@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from analysis.costs import family_costs
+from analysis.facts.costs import family_costs
 from analysis.facts.curves import Series, early_means, last_means
 from analysis.facts.facts import facts
 from analysis.report import background

@@ -95,7 +95,7 @@ def groups_of(study: Study, kept: dict[str, Responses]) -> dict[str, tuple[list[
 def test_each_kind_has_the_first_responses_of_each_method_and_counts_the_others(
     study: Study,
 ) -> None:
-    kept = {
+    kept: dict[str, Responses] = {
         "vanilla": responses(*[WRONG] * (SHOWN + 2), RIGHT, RIGHT),
         "skd": responses(*[WRONG] * SHOWN, RIGHT, WRONG, EMPTY, RIGHT),
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.facts.split_half import split_half_scores
+from analysis.facts.intervals import split_half_scores
 
 
 def test_one_candidate_has_its_own_score() -> None:

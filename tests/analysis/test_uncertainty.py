@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from analysis.facts.uncertainty import Interval, average, interval, resample
+from analysis.facts.intervals import Interval, average, interval, resample
 
 Array = NDArray[np.float64]
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import unescape
 from io import StringIO
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from analysis.facts.evidence import Advice, Verdict
 from analysis.facts.facts import facts
-from analysis.facts.verdict import more_seeds, verdict
+from analysis.facts.verdict import headline, more_seeds, verdict
 from analysis.report.page import build_page
 from analysis.table import build, compare, terminal
 from analysis.table.formats import FORMATS
@@ -106,7 +107,7 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
         body = re.sub(
             r"<script.*?</script>", " ", found.page.partition("<body>")[2], flags=re.DOTALL
         )
-        text = re.sub(r"<[^>]+>", " ", body).replace("&#x27;", "'").replace("&lt;", "<")
+        text = unescape(re.sub(r"<[^>]+>", " ", body))
     else:
         text = on_terminal(found.table, int(form)) if form.isdigit() else FORMATS[form](found.table)
     text = flat(text)
@@ -158,10 +159,9 @@ def test_the_command_stands_alone_on_one_line_of_any_terminal(tmp_path: Path, wi
 
 def test_the_report_opens_with_the_verdict(several: tuple[int, Sweep]) -> None:
     _, found = several
-    head = found.page.partition("</h1>")[2].replace("&#x27;", "'").replace("&lt;", "<")
-    assert head.startswith(
-        f'<p class="verdict"><strong>{found.table.verdict.sentences[0]}</strong></p>'
-    )
+    assert found.table.facts is not None
+    head = unescape(found.page.partition("</h1>")[2]).lstrip()
+    assert head.startswith(f'<p class="verdict">{headline(found.table.facts)}</p>')
 
 
 def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
@@ -171,19 +171,21 @@ def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
         for r in csv.DictReader(StringIO(FORMATS["csv"](found.table)))
     }
     document = json.loads(FORMATS["json"](found.table))
-    evidence = {row["method"]: row for row in document["evidence"]}
+    evidence = {}
+    for record in document["evidence"]["selected"]:
+        evidence[record["method"], record["benchmark"]] = record
     for method in ("skd", "sft_warmup"):
-        gap = evidence[method]["columns"]["avg"]["minus_vanilla"]
-        row = rows[method, "avg"]
+        record, row = evidence[method, "avg"], rows[method, "avg"]
         over = "problems" if count == 1 else "seeds"
-        assert gap["interval_over"] == [over]
-        assert row["interval_over"] == row["minus_vanilla_over"] == over
-        assert row["seeds"] == str(count) == str(evidence[method]["seeds"])
-        assert (gap["p_value"] is None) == (row["p_value"] == "") == (count == 1)
-    base = evidence["base"]["columns"]["avg"]["minus_vanilla"]
-    assert (base["p_value"], base["interval_over"]) == (None, ["problems"])
-    spread = document["seed_spread"]["arithmetic"]["avg"]
-    assert spread is None if count == 1 else spread["degrees_of_freedom"] == 3 * (count - 1)
+        for each in (record, row):
+            assert each["interval_over"] == each["minus_vanilla_over"] == over
+        assert row["seeds"] == str(count) == str(record["seeds"])
+        assert row["outcome"] == record["outcome"] == ("one seed" if count == 1 else "tested")
+        assert (record["p_value"] is None) == (row["p_value"] == "") == (count == 1)
+    base = evidence["base", "avg"]
+    assert (base["p_value"], base["minus_vanilla_over"]) == (None, "problems")
+    spreads = {row["benchmark"]: row["freedom"] for row in document["seed_spread"]}
+    assert spreads.get("avg") == (None if count == 1 else 3 * (count - 1))
 
 
 @pytest.mark.parametrize("form", ["md", "csv", "json"])
@@ -196,13 +198,13 @@ def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> No
     if form == "csv":
         for row in csv.DictReader(StringIO(text)):
             assert (row["p_value"] == "") == (count == 1)
-            assert row["interval_over"] == ("problems" if count == 1 else "seeds")
+            assert row["difference_over"] == ("problems" if count == 1 else "seeds")
             assert row["first_seeds"] == row["second_seeds"] == str(count)
     elif form == "json":
         document = json.loads(text)
         assert document["verdict"] == [said]
-        for column in document["comparisons"][0]["columns"]:
-            assert (column["difference"]["p_value"] is None) == (count == 1)
+        for record in document["comparisons"]:
+            assert (record["p_value"] is None) == (count == 1)
     else:
         assert f"\n**{said}**\n" in text
         assert ("(1 seed)" in text) == ("problems only" in text) == (count == 1)
@@ -258,7 +260,9 @@ def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None
     assert first.startswith("SFT warmup − Vanilla: +")
     assert re.fullmatch(r"Not tested, with one seed each: SKD \S+ against Vanilla\.", second)
     trials = 8 * 5 - (8 + 2 * 2)
-    command = f"trb submit {QUICKSTART} evaluation.rescore=false 'seeds=[0,1,2,3,4]'"
+    command = f"trb submit {QUICKSTART} evaluation.rescore=false"
+    for key in ("seeds", "methods.vanilla.seeds", "methods.sft_warmup.seeds"):
+        command += f" '{key}=[0,1,2,3,4]'"
     assert table.verdict.advice == Advice(command, trials)
     text = flat(on_terminal(table, 100))
     assert "and [ ] of one seed: 95 % bootstrap" in text
@@ -304,7 +308,7 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
         (["seeds=[0,1,2,3,4,5]"], "'seeds=[0,1,2,3,4,5]'", 0),
         (
             ["methods.vanilla.seeds=[0,9]", "training.steps=4"],
-            "training.steps=4 'seeds=[0,9,1,2,3]'",
+            "training.steps=4 'seeds=[0,9,1,2,3]' 'methods.vanilla.seeds=[0,9,1,2,3]'",
             31,
         ),
     ],
@@ -317,7 +321,7 @@ def test_the_advice_is_the_command_for_five_seeds(
     assert more_seeds(study) == Advice(
         f"trb submit {QUICKSTART} evaluation.rescore=false {words}", more
     )
-    chosen = re.findall(r"'(seeds=[^']+)'", words)
+    chosen = re.findall(r"'([a-z_.]*seeds=[^']+)'", words)
     wider = quickstart(*[word for word in overrides if "seeds" not in word], *chosen)[1]
     assert len([unit for unit in wider if unit.kind == "trial"]) - trials == more
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from analysis import costs
+from analysis.facts import costs
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.monitor import status

@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from analysis.facts.evidence import Difference, Estimate
-from analysis.facts.uncertainty import Interval
+from analysis.facts.intervals import Interval
 from analysis.table import evidence_formats
 from analysis.table.build import results_table
 from orchestrator.view.leaderboard import IntervalAxis, Placing, benchmark_texts, placings
@@ -14,7 +14,7 @@ from tests.view.sweeps import small_sweep
 
 
 def difference(value: float, low: float, high: float) -> Difference:
-    return Difference(Estimate(Fraction(value), Interval(low, high), "seeds"), None, (3, 3))
+    return Difference(Estimate(Fraction(value), Interval(low, high), "seeds"), (3, 3))
 
 
 def texts_of(placing: Placing) -> dict[str, str]:

@@ -1,21 +1,34 @@
 """The cost of units: wall-clock by phase, tokens, and positions that the teacher judged.
 
 `family_costs` sums everything that the units of a method took. `training_cost` is the part that one
-checkpoint needs: its training steps, and those of the supervised stage before it.
+checkpoint needs: its training steps, and those of the supervised stage before it. `cost_rows` reads
+scores at equal cost off each method's trajectory of scores over training cost. All methods of a
+setup are compared at one cost, the most that all of them have reached. Between two evaluated
+checkpoints the score is interpolated linearly, as a weighted mean of both, so that no step is
+chosen by its score.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from itertools import pairwise
+from statistics import fmean
 from typing import Any, NamedTuple
 
+from analysis.facts.assess import Columns, estimates, replicate_scores, seed_spreads, to_reference
+from analysis.facts.candidates import Candidate, Selected, read_counts
+from analysis.facts.evidence import MEASURES, AtCost, CostRow, TrainingCost
+from analysis.labels import BASE
 from orchestrator.config import Placement
+from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.records.clock import kept_steps, phase_seconds
 from orchestrator.records.log import EVALUATE, START, STEP_PARTS
 from orchestrator.records.rundir import ATTEMPTS, CONFIG, METRICS, TIMING, RunReader
+from orchestrator.selection.scores import evaluated_steps
 from orchestrator.selection.study import Study
 
 PHASES = (START, *STEP_PARTS, EVALUATE)
@@ -51,49 +64,6 @@ class Cost:
         """Mean wall-clock of a training step, evaluation apart."""
         spent = [self.seconds[phase] for phase in STEP_PARTS if phase in self.seconds]
         return sum(spent) / self.timed_steps if self.timed_steps else None
-
-
-@dataclass(frozen=True)
-class TrainingCost:
-    """The cost of training up to a checkpoint with its supervised stage; None if it is not logged.
-
-    A supervised stage that several trials share counts for each of them, and a step that ran again
-    after a kill counts once. `seconds` are those of the training steps, without start, evaluation
-    and saving. `device_seconds` are `seconds` times the number of GPUs, or of cores without a GPU.
-    `student_tokens` were decoded by the student: its responses, or its drafts where a teacher
-    judges them. `teacher_scored` counts positions at which the teacher's distribution was computed,
-    `teacher_decoded` the tokens of its own answers. `updates` contain the `supervised_updates`. All
-    are floats, since they are averaged over seeds.
-    """
-
-    seconds: float | None
-    device_seconds: float | None
-    student_tokens: float | None
-    teacher_scored: float | None
-    teacher_decoded: float | None
-    supervised_updates: float
-    updates: float
-
-
-# The ways to count the cost of training. Time is that of GPUs or cores, so it compares methods only
-# if they ran on the same hardware.
-MEASURES: Mapping[str, Callable[[TrainingCost], float | None]] = {
-    "updates": lambda cost: cost.updates,
-    "time": lambda cost: cost.device_seconds,
-}
-
-
-def amount_text(measure: str, amount: float, on_gpus: bool) -> str:
-    """A cost with its unit: `60 updates`, `0.127 core-minutes`."""
-    if measure == "time":
-        return f"{hours_or_minutes(amount, on_gpus)} {'GPU-hours' if on_gpus else 'core-minutes'}"
-    return f"{amount:,.0f} {measure}"
-
-
-def hours_or_minutes(device_seconds: float, on_gpus: bool) -> str:
-    """GPU-hours, or core-minutes, with up to three significant digits."""
-    value = device_seconds / (3600 if on_gpus else 60)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def training_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
@@ -292,3 +262,185 @@ def _sum(values: Sequence[int | None]) -> int | None:
     """The sum of the known values; None without any."""
     present = [value for value in values if value is not None]
     return sum(present) if present else None
+
+
+# --- scores at equal cost ---
+
+# Why no score can be read off.
+OTHER_HARDWARE = "other hardware"
+NOT_LOGGED = "not logged"
+TOO_EARLY = "before its first checkpoint"
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A checkpoint of the chosen setting, and what its training took by then."""
+
+    cost: TrainingCost
+    checkpoint: Candidate
+
+
+Curves = Mapping[str, Sequence[CurvePoint]]  # by method, none of them empty
+
+
+@dataclass(frozen=True)
+class ReadOff:
+    """The score between two checkpoints of a setting, a part `weight` of the way to the second."""
+
+    first: Candidate
+    second: Candidate
+    weight: Fraction
+
+    @property
+    def method(self) -> str:
+        return self.first.method
+
+    @property
+    def seeds(self) -> int:
+        return self.first.seeds
+
+    @property
+    def by_seed(self) -> dict[str, list[Fraction]]:
+        found: dict[str, list[Fraction]] = {}
+        after = self.second.by_seed
+        for key, before in self.first.by_seed.items():
+            found[key] = []
+            for one, other in zip(before, after[key], strict=True):
+                found[key].append((1 - self.weight) * one + self.weight * other)
+        return found
+
+
+def cost_rows(study: Study, chosen: Sequence[Selected], measure: str = "updates") -> list[CostRow]:
+    """A row for each method with a score in each setup; `measure` is a key of MEASURES.
+
+    UserError where two checkpoints of a setup were evaluated on different problems.
+    """
+    rows: list[CostRow] = []
+    for setup in study.experiment.setups:
+        trained = [each for each in chosen if each.setup == setup and each.best.method != BASE]
+        if trained:
+            rows += _cost_rows(study, setup, trained, measure)
+    return rows
+
+
+def curve(study: Study, best: Candidate) -> list[CurvePoint]:
+    """The checkpoints of a chosen setting that the metric can score, in the order of their steps."""
+    units = [unit for unit in study.units if unit.id in best.units]
+    ids = study.evaluation_ids(units[0].setup)
+    points = []
+    for step in evaluated_steps(study, units):
+        counts = read_counts(study, best.units, ids, step, best.metric)
+        if len(counts) < len(ids):  # fewer than k samples, as where a race dropped it
+            continue
+        cost = combined([training_cost(study, unit, step) for unit in units], fmean)
+        points.append(CurvePoint(cost, replace(best, step=step, counts=counts)))
+    return points
+
+
+def incomparable(study: Study, curves: Curves, measure: str) -> dict[str, str]:
+    """Method → why its cost compares with no other: not logged, or on other hardware."""
+    places = _places(study, curves)
+    reference = places.get(REFERENCE) or next(iter(places.values()), ())
+    found = {}
+    for method, points in curves.items():
+        costs = [MEASURES[measure](point.cost) for point in points]
+        if None in costs:
+            found[method] = NOT_LOGGED
+        elif measure == "time" and (len(reference) > 1 or places[method] != reference):
+            found[method] = OTHER_HARDWARE
+    return found
+
+
+def _places(study: Study, curves: Curves) -> dict[str, tuple[str, ...]]:
+    """Method → the kinds of hardware that the runs of its chosen setting were trained on."""
+    places = {}
+    for method, points in curves.items():
+        kinds: dict[str, None] = {}
+        for unit in study.units:
+            if unit.id in points[0].checkpoint.units:
+                kinds[hardware(study, unit)] = None
+        places[method] = tuple(kinds)
+    return places
+
+
+def _cost_rows(
+    study: Study, setup: str, trained: Sequence[Selected], measure: str
+) -> list[CostRow]:
+    curves = {each.best.method: curve(study, each.best) for each in trained}
+    why_not, places = incomparable(study, curves, measure), _places(study, curves)
+    comparable = {method: points for method, points in curves.items() if method not in why_not}
+    amount = min((_cost(points[-1], measure) for points in comparable.values()), default=None)
+    read: dict[str, ReadOff] = {}
+    for method, points in comparable.items():
+        assert amount is not None, "the method itself has reached one"
+        found = _read_off(points, amount, measure)
+        if found is None:
+            why_not[method] = TOO_EARLY
+        else:
+            read[method] = found
+    columns = _compare(read, trained, clocked=measure == "time")
+    first = next(unit for unit in study.units if unit.id in trained[0].best.units)
+    on_gpus = bool(placement_of(first, study.reader(first)).gpus)
+    rows = []
+    for each in trained:
+        method, step = each.best.method, each.best.step
+        row = CostRow(
+            setup=setup,
+            method=method,
+            step=step,
+            units=each.best.units,
+            hardware=places[method],
+            cost=next(point.cost for point in curves[method] if point.checkpoint.step == step),
+            columns=columns.get(method, {}),
+            why_not=why_not.get(method, ""),
+            measure=measure,
+            amount=amount,
+            on_gpus=on_gpus,
+        )
+        rows.append(row)
+    return rows
+
+
+def _cost(point: CurvePoint, measure: str) -> float:
+    found = MEASURES[measure](point.cost)
+    assert found is not None, "methods without it are left out"
+    return found
+
+
+def _read_off(points: Sequence[CurvePoint], amount: float, measure: str) -> ReadOff | None:
+    """The score at a cost that the last point has reached; None before the first point."""
+    for before, after in pairwise(points):
+        low, high = _cost(before, measure), _cost(after, measure)
+        if low <= amount <= high:
+            weight = Fraction(amount - low) / Fraction(high - low) if high > low else Fraction(1)
+            return ReadOff(before.checkpoint, after.checkpoint, weight)
+    if _cost(points[-1], measure) == amount:
+        return ReadOff(points[-1].checkpoint, points[-1].checkpoint, Fraction(1))
+    return None
+
+
+def _compare(
+    read: Mapping[str, ReadOff], trained: Sequence[Selected], clocked: bool
+) -> dict[str, dict[str, AtCost]]:
+    """Method → column → score at equal cost and difference to vanilla, with the table's intervals.
+
+    `clocked` is as in `assess.differences`.
+    """
+    ends: dict[str, Candidate] = {}
+    for method, found in read.items():
+        ends |= {f"{method} before": found.first, f"{method} after": found.second}
+    drawn_ends = replicate_scores(ends)
+    drawn: dict[str, Columns] = {}
+    for method, found in read.items():
+        before, after = drawn_ends[f"{method} before"], drawn_ends[f"{method} after"]
+        weight = float(found.weight)
+        drawn[method] = {key: (1 - weight) * before[key] + weight * after[key] for key in before}
+    spreads = seed_spreads(read.values())
+    sizes = {each.best.method: each.candidates for each in trained}
+    gaps = to_reference(read, drawn, spreads, sizes, clocked=clocked)
+    columns: dict[str, dict[str, AtCost]] = {}
+    for method, found in read.items():
+        columns[method] = {}
+        for key, score in estimates(found, drawn[method], spreads).items():
+            columns[method][key] = AtCost(score, gaps.get(method, {}).get(key))
+    return columns
