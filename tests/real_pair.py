@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from orchestrator.config import Dtype, Runtime, Setup
 from orchestrator.data.prompts import render
 from orchestrator.data.word_problems import training_problems
-from orchestrator.engines.common.store import digests_of
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Engine, Job, Limits, Sampler, Scorer
 from orchestrator.experiment.load import load_setup
 from orchestrator.models import make

@@ -194,6 +194,18 @@ def test_every_room_says_what_it_is_for() -> None:
         assert ast.get_docstring(tree(folder / "__init__.py")), folder
 
 
+def test_nothing_loads_transformers_before_sglang() -> None:
+    """transformers looks for torchvision once; beside torch's build for CPUs it lies aside until
+    `prepare` of `engines.sglang.private`.
+    """
+    code = (
+        "import sys, orchestrator.engines.sglang.private, orchestrator.checks.machine\n"
+        "sys.exit('transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=False)
+    assert done.returncode == 0
+
+
 def test_rooms_of_plans_and_records_are_light() -> None:
     """None of their modules loads torch, ray or the like, directly or by what it imports."""
     own = [name for name in modules() if name.startswith("orchestrator.")]

@@ -32,7 +32,6 @@ from orchestrator.checks.measures import seconds_of
 from orchestrator.config import Experiment, Runtime
 from orchestrator.cores import bound_cores, cores_here
 from orchestrator.engines.catalog import ENGINES, require
-from orchestrator.engines.common.store import Offload
 from orchestrator.engines.device import (
     ALLOCATOR,
     DRIVER,
@@ -362,7 +361,8 @@ def attention(bench: Bench) -> Found:
 
     Never run on a GPU.
     """
-    # Here and below, since they import transformers, which takes seconds.
+    # Here and below: they import transformers, which `kernel` may not load before SGLang, and which
+    # takes seconds.
     from orchestrator.engines.common.causal import best_device
     from orchestrator.engines.common.passes import has_packed_kernel, packed_attention
 
@@ -436,6 +436,7 @@ def offload(bench: Bench) -> Found:
     On a GPU twice, since the first move makes the buffers.
     """
     from orchestrator.engines.common.causal import best_device
+    from orchestrator.engines.common.store import Offload
 
     device = best_device()
     count = parameters(bench.declared.student.shape, bench.declared.vocabulary.size)

@@ -19,7 +19,6 @@ from orchestrator.engines.device import card_gib, free_gib, holders
 from orchestrator.engines.memory import GIB
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
-from orchestrator.workers.members import support_size
 
 EVERY_S = {"cuda": 0.02, "cpu": 0.2}  # between two readings of the memory in use
 
@@ -43,6 +42,8 @@ def requests(setup: Setup, lengths: Sequence[int]) -> list[Request]:
 
 def rollouts(setup: Setup, prompt: int, lengths: Sequence[int]) -> tuple[Rollouts, TeacherScores]:
     """Make up finished rollouts of these lengths after prompts of one, with a teacher's scores."""
+    from orchestrator.workers.members import support_size  # loads transformers
+
     generator = torch.Generator().manual_seed(0)
     shape, size = (len(lengths), max(lengths)), support_size(setup)
     # Ids of a support differ, so each support is a range of ids, which wraps around at the end.

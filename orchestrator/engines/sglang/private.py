@@ -31,7 +31,7 @@ from torch import Tensor, distributed
 from torch._C._distributed_c10d import Store, TCPStore
 
 from orchestrator.engines.budget import KERNEL_IDS, PREFILLED, SAMPLED_AT_ONCE
-from orchestrator.engines.common.store import tensor_digest
+from orchestrator.engines.common.tensor_digests import tensor_digest
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.blending_rows import agreed, plain_row_type, words_of
 from orchestrator.engines.sglang.process import ROWS, Drawing, LoadTensors, Settings

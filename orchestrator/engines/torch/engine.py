@@ -12,7 +12,8 @@ from orchestrator.engines.budget import Situation, by_kernel
 from orchestrator.engines.common.causal import log_probs_of
 from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.common.scoring import score
-from orchestrator.engines.common.store import ModelStore, digests_of
+from orchestrator.engines.common.store import ModelStore
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.device import granted, moves_away, pass_tokens
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.torch.decoding import Decoding, generate, read_in_drafts

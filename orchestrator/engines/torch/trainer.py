@@ -30,7 +30,8 @@ from orchestrator.engines.common.learning import (
 )
 from orchestrator.engines.common.packing import inputs, micro_batches
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
-from orchestrator.engines.common.store import Offload, digests_of
+from orchestrator.engines.common.store import Offload
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Lora, WeightsRef
 from orchestrator.liveness import heartbeat
 from orchestrator.policy.spec import Objective

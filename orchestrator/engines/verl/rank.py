@@ -28,7 +28,8 @@ from orchestrator.engines.common.learning import Readings, head_logits, measure,
 from orchestrator.engines.common.packing import padded
 from orchestrator.engines.common.passes import Passes, attention_for, fuse_norms
 from orchestrator.engines.common.scoring import read_teacher
-from orchestrator.engines.common.store import checked_model, digests_of
+from orchestrator.engines.common.store import checked_model
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.device import drop_garbage
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.verl.batches import MicroBatch, rank_inputs

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from orchestrator.engines.common.causal import CausalModel
-from orchestrator.engines.common.store import digests_of
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.sglang.blending import SglangStudent, blending_settings
 from orchestrator.engines.sglang.blending_rows import Order

@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
-from orchestrator.engines.common.store import digests_of
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Job, Limits, WeightsRef
 from orchestrator.engines.sglang import engine as module
 from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler

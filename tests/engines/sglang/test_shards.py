@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from orchestrator.engines.common.causal import log_probs_of
-from orchestrator.engines.common.store import digests_of
+from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.memory import Gpus
 from orchestrator.engines.sglang.blending import SglangStudent
