@@ -71,11 +71,11 @@ FORMS = {
     "rows.jsonl": LINES,
     "mark.jsonl": BOM + LINES.replace(b"\n", b"\r\n"),
     "joined.jsonl": BOM + LINES.replace(b"\n", b"\n\n" + BOM, 1),
-    "rows.jsonl.gz": gzip.compress(BOM + LINES),
-    "other name": gzip.compress(LINES),
+    "rows.jsonl.gz": gzip.compress(BOM + LINES, mtime=0),
+    "other name": gzip.compress(LINES, mtime=0),
     "rows.txt": LINES,
     "list.json": json.dumps(ROWS).encode(),
-    "list.json.gz": gzip.compress(BOM + json.dumps(ROWS, indent=2).encode()),
+    "list.json.gz": gzip.compress(BOM + json.dumps(ROWS, indent=2).encode(), mtime=0),
 }
 
 
@@ -95,8 +95,8 @@ def test_parquet_is_read_under_any_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("cut.jsonl.gz", gzip.compress(LINES)[:-9], "not a readable gzip file"),
-        ("sum.jsonl.gz", gzip.compress(LINES)[:-5] + b"12345", "not a readable gzip file"),
+        ("cut.jsonl.gz", gzip.compress(LINES, mtime=0)[:-9], "not a readable gzip file"),
+        ("sum.jsonl.gz", gzip.compress(LINES, mtime=0)[:-5] + b"12345", "not a readable gzip file"),
         ("rows.csv", b"id,text\n1,a\n", "unknown kind of file: expected one of .jsonl, "),
         ("rows.parquet", b"version https://git-lfs", "not a readable parquet file"),
         ("rows.parquet", b"PAR1 and no more", "not a readable parquet file"),
