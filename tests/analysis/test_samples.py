@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
     assert f"{len(text) - LONGEST:,} characters left out" in found
 
 
-def groups_of(study: Study, kept: dict[str, Responses]) -> dict[str, tuple[list[str], int]]:
+def groups_of(study: Study, kept: Mapping[str, Responses]) -> dict[str, tuple[list[str], int]]:
     """Kind → titles of the responses that are shown, and how many there are."""
     groups = failures(facts(study), {SETUP: kept}).get("Arithmetic", [])
     return {own.kind: ([each.title for each in own.shown], own.count) for own in groups}

@@ -162,6 +162,15 @@ def test_the_report_opens_with_the_verdict(several: tuple[int, Sweep]) -> None:
     assert found.table.facts is not None
     head = unescape(found.page.partition("</h1>")[2]).lstrip()
     assert head.startswith(f'<p class="verdict">{headline(found.table.facts)}</p>')
+    assert all(sentence in head for sentence in found.table.verdict.sentences)
+
+
+def test_the_headline_groups_methods_by_what_was_shown(several: tuple[int, Sweep]) -> None:
+    count, found = several
+    assert found.table.facts is not None
+    shown = "Better than Vanilla: SFT warmup; no difference shown: SKD."
+    one_seed = "No method can be called better: one seed."
+    assert headline(found.table.facts) == (one_seed if count == 1 else shown)
 
 
 def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
