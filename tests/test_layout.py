@@ -172,6 +172,36 @@ def test_engines_are_behind_their_users() -> None:
         assert not inside or room(name) in USING_ENGINES | {"engines"}, f"{name} imports {inside}"
 
 
+# What shows a study renders `analysis.facts` and computes nothing: of what lies under the facts it
+# imports the study, the results folder, and the one reader of texts and logs.
+SURFACES = names(
+    "analysis.table analysis.report analysis.figures analysis.probe analysis.frames "
+    "analysis.results orchestrator.view orchestrator.tracking orchestrator.commands.status "
+    "orchestrator.commands.table orchestrator.commands.report orchestrator.commands.pack "
+    "orchestrator.commands.model_card"
+)
+READ_BY_SURFACES = names(
+    "orchestrator.selection.study orchestrator.selection.results_folder orchestrator.records.rundir "
+    "orchestrator.records.files orchestrator.records.log orchestrator.records.slices"
+)
+# Surfaces that still import more; the list only becomes shorter.
+COMPUTING = names(
+    "analysis.frames analysis.table.build analysis.table.compare analysis.table.formats "
+    "analysis.table.model orchestrator.commands.pack orchestrator.commands.table "
+    "orchestrator.tracking.projection orchestrator.tracking.tracker orchestrator.view.reading"
+)
+
+
+def test_surfaces_render_facts() -> None:
+    below = ("orchestrator.selection.", "orchestrator.records.")
+    found = set()
+    for name in modules():
+        if name in SURFACES or name.rpartition(".")[0] in SURFACES:
+            more = {target for target in own_imports(name) if target.startswith(below)}
+            found |= {name} if more - READ_BY_SURFACES else set()
+    assert found == COMPUTING
+
+
 def test_where_packages_are_imported() -> None:
     users: dict[str, set[str]] = {package: set() for package in CONFINED}
     for name, file in modules().items():
