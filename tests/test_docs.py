@@ -299,9 +299,9 @@ def test_the_example_out_of_domain_is_a_column_beside_those_of_the_setup(
     assert "Far sums" in printed
     assert "Far sums: 3 problems" in printed
     document = json.loads(shown(capsys, "table", "far.yaml", "--format", "json"))
-    (row,) = [row for row in document["evidence"] if row["method"] == "vanilla"]
-    assert row["columns"]["far"]["score"]["value"] == 50
-    assert row["columns"]["far"]["responses"]["pass_at_k"]["value"] == 100
+    for block, name, value in (("selected", "score", 50), ("responses", "pass_at_k", 100)):
+        found = {(row["method"], row["benchmark"]): row for row in document["evidence"][block]}
+        assert found["vanilla", "far"][name] == value
 
 
 def test_the_example_of_a_row_adds_a_benchmark_with_its_label(

@@ -225,8 +225,8 @@ def test_the_table_says_it_in_every_form(study: Study) -> None:
         if line.startswith("| SFT warmup") and "1,500" in line
     ]
     assert line.startswith("| SFT warmup | 62.5 ±")
-    [document] = json.loads(to_json(table))["costs"]
-    assert (document["measure"], document["amount"]) == ("updates", 60)
+    for record in json.loads(to_json(table))["evidence"]["cost"]:
+        assert (record["measure"], record["amount"]) == ("updates", 60)
     frame = frames.costs(table).set_index("method")
     assert frame.loc["sft_warmup", "teacher_decoded"] == 1500
     assert frame.loc["sft_warmup", "minus_vanilla"] == pytest.approx(-12.5)

@@ -103,6 +103,6 @@ def test_it_ends_in_a_table_with_every_row_filled(
     for row in table["rows"]:
         values = [cell["value"] for cell in row["cells"]]
         assert values == [0.0, 0.0, 0.0], "random weights box no answer"
-    for evidence in table["evidence"]:
-        assert evidence["candidates"] == (1 if evidence["method"] == "base" else 2)
-        assert evidence["columns"]["avg"]["fresh"]["value"] == 0.0
+    for record in table["evidence"]["selected"]:
+        assert record["candidates"] == (1 if record["method"] == "base" else 2)
+        assert record["fresh"] == 0.0
