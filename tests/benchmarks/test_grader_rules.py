@@ -23,7 +23,7 @@ def test_a_rule_that_decides_is_needed(tmp_path: Path) -> None:
     for name, rule in document["rules"].items():
         if rule["fired"]:
             counted[name] = rule["fired"]["answers.jsonl"], rule["needed"]["answers.jsonl"]
-    assert counted["measures._TEXT_UNIT"] == (1, 1)
+    assert counted["meanings._TEXT_UNIT"] == (1, 1)
     # The library reads \\gt itself, so this verdict would be the same without the rule.
-    assert counted[r"spelling._SYNONYMS: \\gt(?![A-Za-z])"] == (1, 0)
-    assert r"spelling._SYNONYMS: \\lt(?![A-Za-z])" not in counted
+    assert counted[r"notation._SYNONYMS: \\gt(?![A-Za-z])"] == (1, 0)
+    assert r"notation._SYNONYMS: \\lt(?![A-Za-z])" not in counted

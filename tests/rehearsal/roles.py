@@ -29,14 +29,8 @@ from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import Order
-from orchestrator.engines.sglang.blending_worker import (
-    Drafts,
-    Randomness,
-    sampled,
-    uniforms_of,
-    verdict,
-)
 from orchestrator.engines.sglang.process import Draw
+from orchestrator.engines.sglang.verdict import Drafts, Randomness, sampled, uniforms_of, verdict
 from orchestrator.engines.torch.decoding import Decoding, Stream, _Batch
 from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy.randomness import Role, SequenceKey

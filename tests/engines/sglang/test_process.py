@@ -120,8 +120,8 @@ HOLDER = """
 import sys, tempfile, torch
 from pathlib import Path
 from orchestrator.engines.interface import WeightsRef
-from orchestrator.engines.sglang import calls, process
-settings = calls.Settings("", "", "student", 9, 0, 1, 8, False, None, 64, 4, False)
+from orchestrator.engines.sglang import process
+settings = process.Settings("", "", "student", 9, 0, 1, 8, False, None, 64, 4, False)
 process.MODULE = "tests.engines.sglang.fake_engine"
 process.SHARED_MEMORY = Path(sys.argv[1])
 process.EngineProcess(settings).load(WeightsRef(1, {"w": torch.zeros(2**24)}))
