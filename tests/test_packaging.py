@@ -346,3 +346,12 @@ def test_an_installed_wheel_holds_all_that_the_checkout_has(installed: Path) -> 
         assert (
             packages / "orchestrator" / "shipped" / file.relative_to(ROOT / "experiments")
         ).is_file()
+
+
+def test_version(installed: Path, tmp_path: Path) -> None:
+    cfg = configparser.ConfigParser()
+    cfg.read(ROOT / "setup.cfg")
+    assert (
+        run([str(installed.parent / "trb"), "--version"], tmp_path)
+        == f"trb {cfg['metadata']['version']}\n"
+    )

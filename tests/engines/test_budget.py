@@ -18,7 +18,14 @@ from orchestrator.engines.budget import (
     scores_beside,
     slots_of,
 )
-from orchestrator.engines.memory import Gpus, cpu_cache_tokens, kv_gib, learner_parts, parameters
+from orchestrator.engines.memory import (
+    Gpus,
+    cpu_cache_tokens,
+    decoder,
+    kv_gib,
+    learner_parts,
+    parameters,
+)
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning.rates import GPUS
@@ -84,6 +91,17 @@ def test_torch_draws_with_more_memory_than_the_kernel() -> None:
         assert found.parts["sampler"] == pytest.approx(2**25 * 26 / GIB)
 
 
+@pytest.mark.parametrize("name", ["qwen3-1.7b", "qwen3-0.6b"])
+@pytest.mark.parametrize("situation", ["decoding", "blending"])
+def test_a_copy_of_the_students_weights_has_room_in_place_of_the_cache(
+    situation: Situation, name: str
+) -> None:
+    chosen = setup(SGLANG, name=name)
+    parts = budget(chosen, DERIVED, H100, situation).parts
+    copy = decoder(chosen.student, chosen).weight_bytes / GIB
+    assert parts["KV cache"] > 2 * copy, "`sglang.process` wants that much to be free"
+
+
 def test_an_evaluator_has_the_gpu_for_itself() -> None:
     alone, trial = (
         budget(setup(SGLANG), DERIVED, H100, situation) for situation in ("evaluating", "decoding")
@@ -115,6 +133,13 @@ def test_short_rounds_have_more_requests_than_long_ones() -> None:
     }
     assert fitting_round(V, 256) == 6
     assert fitting_round(2**30, 5) == 1
+
+
+def test_a_few_requests_take_the_memory_of_their_longest_rounds_alone() -> None:
+    found = budget(setup(SGLANG), Runtime(rollout_batch=8), H100, "blending")
+    values = 8 * 16 * V
+    most = values * 4 + values * 64 + 8 * V * 18 + 2 * 3 * 8 * 8 * 7168
+    assert found.parts["round"] == pytest.approx(most / GIB)
 
 
 def test_a_teacher_that_scores_beside_the_sampler_takes_room_from_the_cache() -> None:
@@ -218,6 +243,14 @@ def test_layers_are_kept_where_that_is_faster_by_the_model() -> None:
     assert (kept.tokens, kept.checkpointing) == (2048, False)
 
 
+@pytest.mark.parametrize("changed", ["engine.trainer=verl", "engine.dtype=float32"])
+def test_layers_are_kept_only_where_that_was_counted(changed: str) -> None:
+    found = budget(setup(SGLANG, changed, name="qwen3-0.6b"), DERIVED, 1000.0, "learning")
+    assert found.checkpointing
+    forced = setup(SGLANG, changed, name="qwen3-0.6b")
+    assert not budget(forced, Runtime(checkpointing=False), 1000.0, "learning").checkpointing
+
+
 def test_a_smaller_card_learns_in_smaller_passes_or_not_at_all() -> None:
     small = setup(SGLANG, name="qwen3-0.6b")
     again = Runtime(checkpointing=True)
@@ -279,6 +312,25 @@ def test_a_learner_stays_where_everything_fits_side_by_side(
         requests = 110 if each == "blending" else engine.requests
         assert engine.kv_tokens >= requests / 2 * context
         assert engine.own_gib < H100 - engine.parts["trainer"]
+
+
+def test_in_a_process_of_its_own_a_learner_keeps_what_scoring_could_reuse() -> None:
+    small = setup(*SHORT, name="qwen3-0.6b")
+    inline = budget(small, DERIVED, H100, "decoding")
+    apart = budget(small, Runtime(placement=Placement("colocated", 1)), H100, "decoding")
+    assert apart.resident
+    scoring = budget(small, Runtime(resident=False), H100, "scoring")
+    reused = scoring.parts["head"] + scoring.parts["activations"]
+    learning = budget(
+        small,
+        Runtime(placement=Placement("colocated", 1)),
+        H100,
+        "learning",
+        sampling=("decoding",),
+    )
+    own = [learning.parts[name] for name in ("learner", "gradient", "loss", "activations")]
+    assert apart.parts["trainer"] == pytest.approx(sum(own) + reused)
+    assert inline.parts["trainer"] > 0
 
 
 def test_a_learner_moves_where_the_cache_would_be_less_than_half() -> None:
@@ -417,3 +469,9 @@ def test_a_serving_engine_on_cpus_holds_a_batch_within_its_limit() -> None:
     assert cpu_cache_tokens(setup(), 8000) == 16_000, "two sequences at least"
     small = load_experiment(ROOT / "experiments" / "arithmetic-seeds.yaml").setups["arithmetic"]
     assert cpu_cache_tokens(small, 10) == 512 * 10
+
+
+def test_a_batch_below_one_is_no_batch() -> None:
+    with pytest.raises(UserError, match=r"runtime\.rollout_batch: 0: expected .* ≥ 1"):
+        load_experiment(PAPER, ("runtime.rollout_batch=0",))
+    assert load_experiment(PAPER, ("runtime.rollout_batch=null",)).runtime.rollout_batch is None

@@ -208,6 +208,20 @@ def test_five_steps_towards_any_objective(
 
 
 @each_trainer
+def test_scores_change_nothing_of_a_loss_that_needs_none(
+    engines: Engines, kind: Kind, pair: Path
+) -> None:
+    rollouts = sampled(pair)
+    updated = []
+    for scores in (rollouts.teacher, None):
+        trainer = engines.open(kind, job(pair)).trainer()
+        updated.append((trainer.step(rollouts, scores, WITHOUT_TEACHER, 0), weights(trainer)))
+    (scored, with_scores), (unscored, without) = updated
+    assert unscored == {name: scored[name] for name in ("loss", "grad_norm", "lr")}
+    assert_close(without, with_scores, 0)
+
+
+@each_trainer
 @pytest.mark.parametrize("name", ["renormalized", "tail"])
 def test_five_steps_of_tied_and_untied_embeddings(
     engines: Engines, kind: Kind, any_pair: Path, name: str

@@ -341,8 +341,8 @@ def test_the_discrepancy_before_a_token() -> None:
 LENGTHS = (1, 2, 5, 15, 40, 3)
 
 
-@pytest.mark.parametrize("share", ["0.01", "0.28", "0.99"])
-@pytest.mark.parametrize("padding", [0.0, math.nan, -math.inf])
+@pytest.mark.parametrize("share", ["0.01", "0.07", "0.2", "0.28", "0.5", "0.99"])
+@pytest.mark.parametrize("padding", [0.0, -1e30, math.nan, -math.inf])
 @pytest.mark.parametrize("values", [3, 1000])
 def test_the_lowest_share_is_counted_in_each_response(
     share: str, padding: float, values: int
@@ -384,11 +384,11 @@ CONTROL = Term(FixedAdvantage(-0.5), LowestShare(0.2))
     ],
     ids=str,
 )
+@pytest.mark.parametrize("name", NAMES)
 def test_a_loss_needs_the_teacher_unless_all_of_its_terms_do_not(
-    terms: tuple[Term, ...], needs: bool
+    name: ObjectiveName, terms: tuple[Term, ...], needs: bool
 ) -> None:
-    for name in NAMES:
-        assert Objective(name, terms=terms).needs_teacher is needs
+    assert Objective(name, terms=terms).needs_teacher is needs
 
 
 def test_the_likelihood_needs_no_teacher() -> None:

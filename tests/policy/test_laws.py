@@ -43,7 +43,7 @@ def test_the_student_samples_itself() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tau", [0.2, 0.95, 1.0, 2.0])
+@pytest.mark.parametrize("tau", [0.2, 0.8, 0.95, 1.0, 2.0])
 def test_tempered_law(tau: float, dtype: torch.dtype) -> None:
     log_p = torch.cat([random_pair(1, size=60, spread=2.0)[0], logs(0)]).to(dtype)
     mu = probabilities(law_of(Tempered(tau), log_p, None))
@@ -55,7 +55,7 @@ def test_tempered_law(tau: float, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tau", [0.2, 0.6, 1.0])
-@pytest.mark.parametrize("top_k", [1, 25, 80, 200])
+@pytest.mark.parametrize("top_k", [1, 15, 25, 50, 80, 200])
 def test_skd_law(top_k: int, tau: float, dtype: torch.dtype) -> None:
     log_p, log_q = random_pair(top_k, size=80, spread=2.0, distance=2.0, dtype=dtype)
     assert_skd(log_p, log_q, top_k, tau)

@@ -12,6 +12,7 @@ from orchestrator.policy.objective import support_mass, token_loss, veto_target
 
 Array = NDArray[np.float64]
 TOP_K = ("renormalized", "surrogate", "tail", "truncated")
+TRUE_FUNCTIONS = ("renormalized", "tail", "truncated")
 NEG_INF = float("-inf")
 TOKENS, VOCABULARY, SUPPORT = 5, 30, 8
 
@@ -126,6 +127,42 @@ def test_full_is_the_kl_over_the_vocabulary(seed: int) -> None:
     assert np.abs(gradient_of("full", logits, log_q, ids) - expected).max() <= 1e-13
 
 
+@pytest.mark.parametrize("name", TRUE_FUNCTIONS)
+def test_gradients_by_finite_differences(name: str) -> None:
+    logits, log_q, ids = random_case(7)
+    assert torch.autograd.gradcheck(
+        lambda x: loss_of(name, x, log_q, ids), logits.requires_grad_(), atol=1e-7
+    )
+
+
+def test_full_gradient_by_finite_differences() -> None:
+    logits, log_q, _ = random_case(7)
+    ids = torch.arange(VOCABULARY).expand(TOKENS, -1)
+    assert torch.autograd.gradcheck(
+        lambda x: loss_of("full", x, log_q, ids), logits.requires_grad_(), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("name", TOP_K)
+def test_unified_gradient_by_automatic_differentiation(name: str) -> None:
+    """Every member moves along ∇KL(p̄‖q̄) and ∇log M alone."""
+    logits, log_q, ids = random_case(3)
+    logits.requires_grad_()
+    log_p = logits.log_softmax(-1).gather(-1, ids)
+    log_q_bar = log_q.gather(-1, ids).log_softmax(-1)
+    divergence = (log_p.softmax(-1) * (log_p.log_softmax(-1) - log_q_bar)).sum()
+    (kl_part,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    (mass_part,) = torch.autograd.grad(log_p.logsumexp(-1).sum(), logits)
+    for row, gradient in enumerate(gradient_of(name, logits.detach(), log_q, ids)):
+        basis = np.stack([kl_part[row].numpy(), mass_part[row].numpy()], axis=1)
+        weights, *_ = np.linalg.lstsq(basis, gradient, rcond=None)
+        assert np.abs(basis @ weights - gradient).max() <= 1e-12
+        if name in ("renormalized", "surrogate"):
+            assert weights[0] == pytest.approx(1, abs=1e-10)
+        if name == "renormalized":
+            assert weights[1] == pytest.approx(0, abs=1e-10)
+
+
 @pytest.mark.parametrize("name", TOP_K)
 def test_entries_without_mass_count_for_nothing(name: str) -> None:
     """A support larger than the number of valid ids."""
@@ -149,6 +186,20 @@ def test_a_support_that_holds_everything(name: str) -> None:
     for row, parts in enumerate(parts_of(logits, log_q, ids)):
         assert loss_of(name, logits, log_q, ids)[row] == pytest.approx(parts.kl, abs=1e-12)
         assert np.abs(gradient_of(name, logits, log_q, ids)[row] - parts.kl_gradient).max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", TOP_K)
+def test_float32_stays_finite_where_the_tail_vanishes(name: str) -> None:
+    logits = torch.tensor(
+        [[0.0, -1.0, -40.0, -50.0], [0.0, -17.0, -18.0, -19.0], [0.0, 1.0, -30.0, -90.0]]
+    )
+    teacher = torch.tensor(
+        [[0.0, -1.0, -2.0, -3.0], [0.0, -17.0, -50.0, -50.0], [0.0, 1.0, -60.0, -90.0]]
+    )
+    log_q = teacher.log_softmax(-1)
+    ids = torch.tensor([[0, 1]]).expand(3, -1)
+    assert loss_of(name, logits, log_q, ids).isfinite().all()
+    assert np.isfinite(gradient_of(name, logits, log_q, ids)).all()
 
 
 @pytest.mark.parametrize("name", [*TOP_K, "full"])
@@ -189,6 +240,15 @@ def test_renormalized_sees_only_the_logits_of_the_support() -> None:
     )
 
 
+def test_tail_is_a_divergence_on_one_more_outcome() -> None:
+    logits, log_q, ids = random_case(10)
+    p, q = (x.gather(-1, ids) for x in (logits.softmax(-1), log_q.exp()))
+    p, q = (torch.cat([x, 1 - x.sum(-1, keepdim=True)], dim=-1) for x in (p, q))
+    assert torch.allclose(
+        loss_of("tail", logits, log_q, ids), (p * (p / q).log()).sum(-1), rtol=1e-10, atol=0
+    )
+
+
 def test_support_mass() -> None:
     logits, _, ids = random_case(11)
     mass = support_mass(logits.log_softmax(-1).gather(-1, ids))
@@ -207,6 +267,13 @@ def test_veto_target_is_the_normalised_product(beta: float) -> None:
     product = np.exp(log_q.numpy()) * np.exp(log_p.numpy()) ** beta
     expected = product / product.sum(-1, keepdims=True)
     assert np.abs(veto_target(log_p, log_q, beta).exp().numpy() - expected).max() <= 1e-14
+
+
+def test_veto_target_is_detached() -> None:
+    logits, log_q, ids = random_case(13)
+    student, teacher = logits.requires_grad_(), log_q.requires_grad_()
+    target = veto_target(student.log_softmax(-1).gather(-1, ids), teacher.gather(-1, ids), 0.4)
+    assert not target.requires_grad
 
 
 @pytest.mark.parametrize("beta", [0.2, 0.4, 0.6, 0.8])
@@ -247,3 +314,11 @@ def test_veto_with_entries_without_mass(beta: float) -> None:
     assert torch.allclose(target.exp(), torch.tensor([[0.4, 0.6, 0.0, 0.0]]).double())
     (gradient,) = torch.autograd.grad(token_loss("renormalized", log_p, target).sum(), log_p)
     assert gradient.isfinite().all()
+
+
+def test_without_bridge_veto_is_vanilla() -> None:
+    logits, log_q, ids = random_case(16)
+    log_p, log_q = logits.log_softmax(-1).gather(-1, ids), log_q.gather(-1, ids)
+    vanilla = token_loss("renormalized", log_p, log_q)
+    veto = token_loss("renormalized", log_p, veto_target(log_p, log_q, 0.0))
+    assert torch.allclose(veto, vanilla, rtol=1e-12, atol=0)

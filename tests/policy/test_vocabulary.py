@@ -69,12 +69,32 @@ def test_low_precision_logits_are_normalised_in_float32(dtype: torch.dtype) -> N
     assert_law(q, teacher_by_hand(logits.tolist()), 1e-6)
 
 
+def test_float64_logits_stay_float64() -> None:
+    assert SPACE.student_log_prob(random_logits(0, 1.0)).dtype == torch.float64
+    assert SPACE.teacher_log_prob(random_logits(0, 1.0)).dtype == torch.float64
+
+
+def test_dominant_stop_events() -> None:
+    logits = torch.zeros(SIZE, dtype=torch.float64)
+    logits[TEACHER_EOS] = 60.0
+    assert SPACE.teacher_log_prob(logits)[STUDENT_EOS].exp() == pytest.approx(1, abs=1e-14)
+    assert SPACE.student_log_prob(logits)[STUDENT_EOS].exp() == pytest.approx(
+        1 / (VALID - 1), abs=1e-14
+    )
+
+
 def test_equal_stop_ids_are_one_coordinate() -> None:
     space = TokenSpace(VALID, STUDENT_EOS, STUDENT_EOS)
     logits = random_logits(2, 2.0)
     expected = softmax(logits.tolist(), list(range(VALID)))
     assert_law(space.student_log_prob(logits), expected, 1e-14)
     assert_law(space.teacher_log_prob(logits), expected, 1e-14)
+
+
+def test_without_padding_every_id_counts() -> None:
+    space = TokenSpace(SIZE, STUDENT_EOS, STUDENT_EOS)
+    logits = random_logits(3, 2.0)
+    assert_law(space.student_log_prob(logits), softmax(logits.tolist(), list(range(SIZE))), 1e-14)
 
 
 def test_a_teacher_that_cannot_stop() -> None:
@@ -106,6 +126,15 @@ def test_padding_and_duplicates_are_never_sampled() -> None:
         drawn = sample(log_prob.expand(len(grid), -1), grid)
         assert int(drawn.max()) < VALID
         assert TEACHER_EOS not in drawn.tolist()
+
+
+def test_at_the_size_of_qwen3() -> None:
+    space = TokenSpace(valid=151_669, student_eos=151_643, teacher_eos=151_645)
+    logits = 3 * torch.randn(151_936, generator=torch.Generator().manual_seed(0))
+    for log_prob in (space.student_log_prob(logits), space.teacher_log_prob(logits)):
+        assert float(log_prob.double().exp().sum()) == pytest.approx(1, abs=2e-6)
+        assert log_prob[151_645] == log_prob[151_669:].max() == float("-inf")
+        assert int(sample(log_prob[None], torch.tensor([NEXT_TO_ONE]).double())) < space.valid
 
 
 # --- several stop ids of a model ---

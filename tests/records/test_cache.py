@@ -31,22 +31,16 @@ PARTS = {"rollout": 1.0, "score": 1.0, "reward": 0.0, "learn": 1.0}
 TIMED: dict[str, Any] = {"phase": TRAIN, "step": 0, **PARTS}
 
 
-@pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runs folder in which everything is evaluated, with clocks."""
-    runs = tmp_path_factory.mktemp("evaluated") / "runs"
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """Everything evaluated, with clocks, and looked at once."""
+    runs = tmp_path / "runs"
     for unit in UNITS:
         scores = {0: (1, 1)} if unit.is_untrained else {20: (2, 1), unit.steps: (3, 2)}
         write_run(runs, EXPERIMENT, unit, {} if unit.is_supervised else scores, steps=unit.steps)
         with closing(RunWriter(runs, unit.id)) as run:
             run.append_timing(TIMED)
-    return runs
-
-
-@pytest.fixture
-def study(evaluated: Path, tmp_path: Path) -> Study:
-    """A copy, looked at once."""
-    made = Study(EXPERIMENT, UNITS, Path(shutil.copytree(evaluated, tmp_path / "runs")))
+    made = Study(EXPERIMENT, UNITS, runs)
     look(made)
     return made
 
@@ -185,12 +179,28 @@ def test_a_damaged_index_counts_for_nothing(damage: Callable[[str], str], study:
     )  # made again
 
 
+def test_the_index_of_another_unit_counts_for_nothing(study: Study) -> None:
+    expected, folder = look(study), study.runs / ".index"
+    other = units_of(UNITS, "veto")[0]
+    shutil.copy(folder / f"{other.id}.json", folder / f"{VANILLA.id}.json")
+    assert look(study) == expected
+
+
 def test_where_no_index_can_be_written_looks_go_on(study: Study) -> None:
     expected = look(study)
     shutil.rmtree(study.runs / ".index")
     (study.runs / ".index").write_text("in its place")
     assert look(study) == expected
     assert (study.runs / ".index").read_text() == "in its place"
+
+
+def test_what_is_gone_leaves_the_index(study: Study) -> None:
+    path, file = study.runs / ".index" / f"{VANILLA.id}.json", slice_file(study)
+    assert file.name in path.read_text()
+    file.unlink()
+    log_time(study)
+    look(study)
+    assert str(file.relative_to(study.runs / VANILLA.id)) not in path.read_text()
 
 
 def test_one_look_is_at_one_moment_and_the_next_sees_more(study: Study) -> None:

@@ -38,26 +38,24 @@ class Step:
         return set(learned) | set(step_metrics(digest, judged, rewards))
 
 
-@pytest.fixture(scope="module")
-def step(tmp_path_factory: pytest.TempPathFactory) -> Step:
-    return Step(tmp_path_factory.mktemp("pair"))
-
-
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS, ids=str)
-def test_a_step_logs_the_columns_of_its_behavior(behavior: Behavior, step: Step) -> None:
+def test_a_step_logs_the_columns_of_its_behavior(behavior: Behavior, tmp_path: Path) -> None:
+    step = Step(tmp_path)
     logged = step.logged(
         *step.rollout.sample(tiny.requests(2), behavior), Objective("renormalized")
     )
     assert logged == columns_of_step(behavior.needs_teacher, behavior.measures)
 
 
-def test_a_loss_without_a_teacher_logs_nothing_of_it(step: Step) -> None:
+def test_a_loss_without_a_teacher_logs_nothing_of_it(tmp_path: Path) -> None:
+    step = Step(tmp_path)
     goal = Objective("renormalized", terms=(Term(FixedAdvantage(-0.5), LowestShare(0.2)),))
     logged = step.logged(*step.rollout.sample(tiny.requests(2), Student()), goal)
     assert logged == columns_of_step(False, (), scored=False) < columns_of_step(False, ())
 
 
-def test_a_step_of_the_supervised_stage_logs_what_every_step_does(step: Step) -> None:
+def test_a_step_of_the_supervised_stage_logs_what_every_step_does(tmp_path: Path) -> None:
+    step = Step(tmp_path)
     always = {key for key, column in COLUMNS.items() if column.logged is Steps.ALL}
     assert step.logged(*step.teacher.sample(tiny.requests(2)), Objective("nll")) == always
 
@@ -69,3 +67,14 @@ def test_every_column_is_logged_by_some_behavior_and_every_behavior_is_looked_at
     assert set().union(*steps) == set(COLUMNS)
     shipped = {kind for kind in laws.law.registry if kind is getattr(spec, kind.__name__, None)}
     assert {type(behavior) for behavior in tiny.BEHAVIORS} == shipped
+
+
+def test_a_column_that_is_shown_says_how() -> None:
+    for key, column in COLUMNS.items():
+        assert column.meaning.endswith("."), key
+        assert bool(column.heading) >= bool(column.decimals), key
+        assert column.unit in ("", "share", "nats", "tokens"), key
+        shown_in_per_cent = [
+            text.endswith("(%)") for text in (column.figure, column.heading) if text
+        ]
+        assert all(text is (column.unit == "share") for text in shown_in_per_cent), key

@@ -70,14 +70,16 @@ def test_a_wrong_line_among_many_is_named(tmp_path: Path) -> None:
             list(parse_rows("".join(f"{line}\n" for line in lines).encode(), tmp_path, ""))
 
 
-def test_a_kill_leaves_a_new_file_without_its_name(tmp_path: Path) -> None:
-    killed_at("fsync", "write_once(path, 'new')", tmp_path / "name")
+@pytest.mark.parametrize("write", ["write_once", "write_atomically"])
+def test_a_kill_leaves_a_new_file_without_its_name(write: str, tmp_path: Path) -> None:
+    killed_at("fsync", f"{write}(path, 'new')", tmp_path / "name")
     assert all(
         path.name.startswith(".name.") and path.suffix == ".tmp" for path in tmp_path.iterdir()
     )
 
 
-@pytest.mark.parametrize(("moment", "shared"), [("fsync", False), ("replace", True)])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
 def test_a_kill_leaves_the_old_file(moment: str, shared: bool, tmp_path: Path) -> None:
     path = tmp_path / "name"
     path.write_text("old")

@@ -46,6 +46,13 @@ def test_a_damaged_note_is_no_note(tmp_path: Path, text: str) -> None:
     assert RunLog(tmp_path).begin("sweep", 3) == 1
 
 
+def test_a_note_of_other_types_is_no_note(tmp_path: Path) -> None:
+    RunLog(tmp_path).begin("sweep", 3)
+    changed = json.loads((tmp_path / PHASE).read_text()) | {"attempt": "two"}
+    (tmp_path / PHASE).write_text(json.dumps(changed))
+    assert read_phase(tmp_path) is None
+
+
 def test_warnings_of_libraries_reach_the_log(tmp_path: Path) -> None:
     handler = LogHandler(RunLog(tmp_path))
     logger = logging.getLogger("some.library")

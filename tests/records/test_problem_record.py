@@ -28,6 +28,14 @@ def test_bins_start_at_powers_of_the_eighth_root_of_two() -> None:
         assert edge_of(length) == math.ceil(2 ** Fraction(j, 8) - 1e-9)
 
 
+def test_a_length_is_less_than_a_bin_above_its_edge() -> None:
+    for length in range(1, 10_000):
+        edge = edge_of(length)
+        assert edge <= length
+        assert length**8 < 2 * edge**8
+        assert edge_of(edge) == edge
+
+
 def test_short_lengths_are_exact() -> None:
     assert [edge_of(length) for length in range(17)] == list(range(17))
     assert edge_of(17) == 16

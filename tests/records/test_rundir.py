@@ -97,6 +97,13 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
         assert run.metrics() == [{"a": None, "b": [None, 1.5], "c": {"d": None}, "e": "NaN"}]
 
 
+def test_the_wall_clock_log_is_left_alone(tmp_path: Path) -> None:
+    for attempt in (0, 1):
+        with opened(tmp_path) as run:
+            run.append_timing({"phase": "train", "step": attempt})
+    assert [row["step"] for row in RunReader(tmp_path, UNIT).timing()] == [0, 1]
+
+
 # --- checkpoints ---
 
 
@@ -130,6 +137,13 @@ def test_a_checkpoint_that_was_never_committed_is_discarded(tmp_path: Path) -> N
         run.new_checkpoint(4, save)
     with opened(tmp_path) as run:
         assert files(run) == {2: [LEARNER_STATE, "model.safetensors"]}
+
+
+def test_a_checkpoint_made_again_replaces_the_first(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.new_checkpoint(2, save)
+        run.new_checkpoint(2, lambda folder: (folder / "other").touch())
+        assert files(run) == {2: ["other"]}
 
 
 def test_the_learners_state_lies_beside_the_last_checkpoint_only(tmp_path: Path) -> None:
@@ -312,7 +326,13 @@ def test_reading_while_another_process_writes(tmp_path: Path) -> None:
     assert len(reader.metrics()) == 90
 
 
-@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_a_folder_copied_without_its_locks_is_readable(tmp_path: Path) -> None:
+    work(str(tmp_path / "runs"))
+    os.rename(tmp_path / "runs" / UNIT, tmp_path / UNIT)
+    assert len(RunReader(tmp_path, UNIT).metrics()) == STEPS
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_files_of_a_checkpoint_have_the_mode_that_the_user_gives_files(
     mask: int, mode: int, tmp_path: Path
 ) -> None:

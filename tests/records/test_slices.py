@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import shutil
 import threading
@@ -12,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.records.files import Damaged
+from orchestrator.records.files import Damaged, sealed_lines
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.slices import Slice, complete_samples, disjoint, missing, parse
+from orchestrator.records.slices import Slice, complete_samples, disjoint, identity, missing, parse
 from orchestrator.records.writer import RunWriter, write_slice
 from tests.fake_runs import record, write_evaluation
 
@@ -55,29 +56,30 @@ def test_other_names_are_no_slices(name: str) -> None:
     assert parse(name) is None
 
 
-def test_what_is_missing_fills_the_grid_and_nothing_twice() -> None:
-    for seed in range(200):
-        rng = random.Random(seed)
-        problems, samples = rng.randint(1, 12), rng.randint(1, 9)
-        there = disjoint(some(rng, problems, samples + 3) for _ in range(rng.randint(0, 5)))
-        cuts, most = rng.sample(range(samples + 2), 2), rng.randint(1, 40)
-        lacking = missing(there, problems, samples, cuts, most)
-        counts = grid([*there, *lacking], problems, samples + 3)
-        assert (counts <= 1).all()
-        assert (counts[:, :samples] == 1).all()
-        for part, cut in itertools.product(lacking, cuts):
-            assert not part.sample < cut < part.sample_end
-        assert all(part.responses <= max(most, part.samples) for part in lacking)
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_missing_fills_the_grid_and_nothing_twice(seed: int) -> None:
+    rng = random.Random(seed)
+    problems, samples = rng.randint(1, 12), rng.randint(1, 9)
+    there = disjoint(some(rng, problems, samples + 3) for _ in range(rng.randint(0, 5)))
+    cuts, most = rng.sample(range(samples + 2), 2), rng.randint(1, 40)
+    lacking = missing(there, problems, samples, cuts, most)
+    counts = grid([*there, *lacking], problems, samples + 3)
+    assert (counts <= 1).all()
+    assert (counts[:, :samples] == 1).all()
+    for part, cut in itertools.product(lacking, cuts):
+        assert not part.sample < cut < part.sample_end
+    assert all(part.responses <= max(most, part.samples) for part in lacking)
 
 
-def test_any_order_of_work_makes_the_same_slices() -> None:
-    for seed in range(50):
-        rng = random.Random(seed)
-        problems, samples, cuts = rng.randint(1, 30), rng.randint(1, 9), [2, 4]
-        whole = missing([], problems, samples, cuts, 7)
-        done = rng.sample(whole, rng.randint(0, len(whole)))
-        again = [*done, *missing(done, problems, samples, cuts, 7)]
-        assert sorted(again, key=str) == sorted(whole, key=str)
+@pytest.mark.parametrize("seed", range(50))
+def test_any_order_of_work_makes_the_same_slices(seed: int) -> None:
+    rng = random.Random(seed)
+    problems, samples, cuts = rng.randint(1, 30), rng.randint(1, 9), [2, 4]
+    whole = missing([], problems, samples, cuts, 7)
+    done = rng.sample(whole, rng.randint(0, len(whole)))
+    assert sorted([*done, *missing(done, problems, samples, cuts, 7)], key=str) == sorted(
+        whole, key=str
+    )
 
 
 def test_parts_are_about_equal() -> None:
@@ -87,16 +89,17 @@ def test_parts_are_about_equal() -> None:
     assert max(widths) - min(widths) <= max(widths) / 2
 
 
-def test_complete_samples_are_those_that_all_problems_have() -> None:
-    for seed in range(200):
-        rng = random.Random(seed)
-        problems, samples = rng.randint(1, 4), 6
-        slices = disjoint(some(rng, problems, samples) for _ in range(rng.randint(0, 12)))
-        full = grid(slices, problems, samples).all(axis=0)
-        prefix = samples if full.all() else int(full.argmin())
-        inner = {n for part in slices for n in range(part.sample + 1, part.sample_end)}
-        expected = [n for n in range(1, prefix + 1) if n not in inner and _is_edge(n, slices)]
-        assert complete_samples(slices) == expected
+@pytest.mark.parametrize("seed", range(200))
+def test_complete_samples_are_those_that_all_problems_have(seed: int) -> None:
+    rng = random.Random(seed)
+    problems, samples = rng.randint(1, 4), 6
+    slices = disjoint(some(rng, problems, samples) for _ in range(rng.randint(0, 12)))
+    full = grid(slices, problems, samples).all(axis=0)
+    prefix = samples if full.all() else int(full.argmin())
+    inner = {n for part in slices for n in range(part.sample + 1, part.sample_end)}
+    assert complete_samples(slices) == [
+        n for n in range(1, prefix + 1) if n not in inner and _is_edge(n, slices)
+    ]
 
 
 def _is_edge(n: int, slices: list[Slice]) -> bool:
@@ -203,6 +206,17 @@ def test_counts_are_those_of_the_records(names: list[str], tmp_path: Path) -> No
         == sum(each.tokens for each in records)
     )
     assert run.slice_records("math500-0", 20, part) == records
+
+
+def test_counts_of_rows_in_another_layout_are_read_all_the_same(tmp_path: Path) -> None:
+    run, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, 2, 2)
+    write_slice(run, "math500-0", 20, part, [record(1, 4, "p0"), record(2, 4, "p1")])
+    path = run.evaluation_path("math500-0", 20) / part.name
+    rows = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
+    lines = "".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows)
+    path.write_text(sealed_lines(lines, identity(path.parent, part)))
+    counts = run.slice_counts("math500-0", 20, part)
+    assert (counts.problems, counts.correct.tolist(), counts.tokens) == (("p0", "p1"), [1, 2], 80)
 
 
 def test_a_slice_under_another_name_is_damaged(tmp_path: Path) -> None:

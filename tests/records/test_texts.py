@@ -13,6 +13,7 @@ from orchestrator.records import writer
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ResponseText, Slice, read_texts, write_texts
+from orchestrator.records.snapshot import RunSnapshot
 from orchestrator.records.writer import write_slice
 from tests.fake_runs import record
 
@@ -46,6 +47,27 @@ def test_texts_are_read_as_written(kept: int, tmp_path: Path) -> None:
     assert run.texts(BENCH, STEP) == texts_of(PART, kept)
     names = {path.name for path in run.evaluation_path(BENCH, STEP).iterdir()}
     assert names == ({PART.name, PART.texts_name} if kept else {PART.name})
+
+
+def test_texts_change_no_byte_of_their_slice_and_no_reader_of_counts(tmp_path: Path) -> None:
+    without, kept = RunReader(tmp_path / "a", UNIT), RunReader(tmp_path / "b", UNIT)
+    write(without, PART, 0)
+    write(kept, PART, 4)
+    files = [run.evaluation_path(BENCH, STEP) / PART.name for run in (without, kept)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    for run in (kept, RunSnapshot(tmp_path / "b", UNIT)):
+        assert run.slices(BENCH, STEP) == [PART]
+        assert run.evaluation(BENCH, STEP) == without.evaluation(BENCH, STEP)
+
+
+def test_the_bytes_are_those_of_the_texts_alone(tmp_path: Path) -> None:
+    files = []
+    for name in ("a", "b"):
+        folder = tmp_path / name / UNIT / "evals" / BENCH / "step_000020"
+        folder.mkdir(parents=True)
+        write_texts(folder, PART, texts_of(PART, 4))
+        files.append((folder / PART.texts_name).read_bytes())
+    assert files[0] == files[1]
 
 
 def test_texts_of_several_slices_come_by_problem_and_sample(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.selection import race
-from tests.race_world import PAPER, WORLDS, Suite, World, race_of, rates, samples
+from tests.race_world import PAPER, WORLDS, Suite, World, play, race_of, rates, samples
 
 FULL = [suite.n for suite in PAPER]
 
@@ -185,6 +185,13 @@ def test_a_family_of_the_papers_size(name: str) -> None:
     assert all(outcome.alive[0] == 300 for outcome in found)
 
 
+@pytest.mark.parametrize("runs", [1, 5])
+def test_small_families_save_too(runs: int) -> None:
+    found = [race_of(seed, PAPER, WORLDS["middle"], runs, 20) for seed in range(4)]
+    assert fmean(outcome.share for outcome in found) < (0.4 if runs == 1 else 0.25)
+    assert all(outcome.loss < 0.001 for outcome in found)
+
+
 @pytest.mark.parametrize("between", [World(0, 0), World(0.1, 0.05), World(0.4, 0.1)])
 @pytest.mark.parametrize("suite", [Suite(30, 16, 0.2), Suite(10, 64, 0.5)])
 def test_the_error_is_bounded_where_it_is_hardest_to_keep(suite: Suite, between: World) -> None:
@@ -201,3 +208,16 @@ def test_candidates_far_behind_cost_the_others_nothing() -> None:
     close = [[40] * 30, [39] * 30]
     assert alive(close, 48, 64) == [True, False]
     assert alive(close + [[1] * 30] * 100, 48, 64) == [True] + [False] * 101
+
+
+def test_with_one_sample_there_is_nothing_to_race_for() -> None:
+    once = (Suite(20, 1, 0.5),)
+    outcome = race_of(0, once, World(0.2, 0.1), 2, 4)
+    assert outcome.same
+    assert outcome.share == 1
+
+
+def test_counts_that_are_recorded_decide_alike_again() -> None:
+    rng, sizes = np.random.default_rng(3), evaluation_protocol.rung_sizes(FULL)
+    correct = samples(rng, rates(rng, PAPER, WORLDS["near"], 2, 5), sizes)
+    assert play(PAPER, correct, sizes, 0.05) == play(PAPER, correct, sizes, 0.05)

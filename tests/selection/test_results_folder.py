@@ -77,6 +77,21 @@ def test_an_unchanged_experiment_keeps_its_folder_and_others_have_their_own(tmp_
     assert len({written(runs, QUICKSTART, f"seeds=[{seed}]") for seed in (0, 1, 2)}) == 3
 
 
+def test_overrides_leave_the_plain_name_to_the_plain_experiment(tmp_path: Path) -> None:
+    longer = written(tmp_path, QUICKSTART, "training.steps=4")
+    assert longer.startswith("quickstart-")
+    assert written(tmp_path, QUICKSTART) == "quickstart"
+    assert written(tmp_path, QUICKSTART, "training.steps=4") == longer
+    assert written(tmp_path, QUICKSTART, "name=mine") == "mine"
+
+
+def test_looking_writes_nothing_and_finds_what_will_be_written(tmp_path: Path) -> None:
+    for overrides in ((), ("training.steps=4",)):
+        before = settled(tmp_path, QUICKSTART, *overrides).name
+        assert not (tmp_path / "results" / before).exists()
+        assert written(tmp_path, QUICKSTART, *overrides) == before
+
+
 @pytest.mark.parametrize("text", [None, "", "digest: 1234\n", "digest: 00000000\n", "\0"])
 def test_a_folder_of_unknown_origin_is_left_alone(tmp_path: Path, text: str | None) -> None:
     folder = folder_of("quickstart", tmp_path)
@@ -130,6 +145,18 @@ def test_the_record_is_the_same_experiment_again(tmp_path: Path, path: Path) -> 
         assert again == replace(experiment, notes=())
         assert [unit.id for unit in expand(again)] == [unit.id for unit in units]
         assert claim(Study(again, units, tmp_path)) == folder
+
+
+def test_looking_changes_nothing_of_the_record(tmp_path: Path) -> None:
+    """Neither do other words for the same numbers, nor another runtime."""
+    experiment = settled(tmp_path, QUICKSTART)
+    units = expand(experiment)
+    folder = claim(Study(experiment, units, tmp_path))
+    before = (folder / RECORD).read_bytes()
+    other = settled(tmp_path, QUICKSTART, "runtime.keep=all", "data_dir=/x")
+    assert claim(Study(other, units, tmp_path)) == folder
+    assert (folder / RECORD).read_bytes() == before
+    assert submits(folder) == []
 
 
 def test_each_submit_that_runs_something_is_a_line_with_who_when_and_which_code(
@@ -237,6 +264,23 @@ def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path:
         "trajectories-arithmetic.png",
         "trajectories-arithmetic.pdf",
     }
+
+
+def test_figures_and_report_of_the_command_go_where_the_table_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ("evaluation.rescore=false", "training.steps=40")
+    experiment = settled(tmp_path, QUICKSTART, *overrides)
+    units = expand(experiment, tmp_path)
+    write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
+    study = Study(experiment, units, tmp_path)
+    folder = results.write_results(study, build.results_table(study))
+    for command in ("figures", "report"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, str(QUICKSTART), *overrides, "--runs", str(tmp_path)])
+        assert ended.value.code == 0
+        assert {Path(line).parent for line in capsys.readouterr().out.splitlines()} == {folder}
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [folder.name]
 
 
 # --- trials.csv ---

@@ -213,6 +213,14 @@ def test_a_race_begins_when_its_whole_family_is_trained(tmp_path: Path) -> None:
     assert {sampling.repetition for sampling in asked[second.id]} == {0}
 
 
+def test_full_asks_for_everything_at_once(tmp_path: Path) -> None:
+    sweep = world("evaluation.budget=full", "evaluation.rescore=false")
+    sweep.train(tmp_path, "vanilla")
+    [vanilla] = sweep.family("vanilla")
+    assert sweep.wave(tmp_path)[vanilla.id] == dict.fromkeys(FIRST, N)
+    assert vanilla.id not in wants(sweep.study(tmp_path))
+
+
 def test_what_is_wanted_is_missing_and_what_is_not_is_done(tmp_path: Path) -> None:
     sweep = world()
     sweep.train(tmp_path, "base_eval", "vanilla", "trust_region")
@@ -328,6 +336,17 @@ def test_a_new_setting_opens_the_race_again(tmp_path: Path) -> None:
     assert chosen(wider, tmp_path) == (added.label, 60)
 
 
+def test_records_of_the_full_protocol_are_not_taken_again(tmp_path: Path) -> None:
+    full, adaptive = (
+        world("evaluation.budget=full", "evaluation.rescore=false"),
+        world("evaluation.rescore=false"),
+    )
+    full.train(tmp_path, "vanilla", "trust_region", "base_eval")
+    full.finish(tmp_path)
+    assert wants(adaptive.study(tmp_path)) == {}
+    assert chosen(adaptive, tmp_path) == chosen(full, tmp_path)
+
+
 def test_seeds_race_together(tmp_path: Path) -> None:
     sweep = world("seeds=[0,1]")
     sweep.train(tmp_path, "trust_region")
@@ -422,6 +441,13 @@ def test_fresh_samples_are_others_and_select_nothing(tmp_path: Path) -> None:
                     run, evaluation_id, other, [record(right, N, f"p{i}") for i in range(PROBLEMS)]
                 )
     assert chosen(sweep, tmp_path, "vanilla")[1] == step
+
+
+def test_without_rescoring_selection_is_the_end(tmp_path: Path) -> None:
+    sweep = world("evaluation.rescore=false")
+    sweep.train(tmp_path, "vanilla")
+    sweep.finish(tmp_path)
+    assert {sampling.repetition for _, sampling in sweep.log} == {0}
 
 
 def test_how_much_is_sampled_is_in_no_id() -> None:
@@ -533,6 +559,14 @@ def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_mo
     [found] = [s for s in status.collect(sweep.study(tmp_path)) if s.id == vanilla.id]
     assert found.best_step == 20
     assert found.score == pytest.approx(0.9, abs=0.05)
+
+
+def test_keep_all_keeps_all(tmp_path: Path) -> None:
+    sweep = world("runtime.keep=all")
+    sweep.train(tmp_path, "vanilla")
+    sweep.finish(tmp_path)
+    retention.prune(sweep.study(tmp_path))
+    assert kept(sweep, tmp_path, "vanilla") == [list(STEPS)]
 
 
 def test_rivals_whose_checkpoint_is_gone_leave_the_race(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ directories.
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 from analysis.facts.candidates import Selected, select
 from analysis.table import build
 from analysis.table.model import Row, Table
+from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
@@ -36,7 +38,7 @@ from orchestrator.selection.scores import (
     votes_of,
 )
 from orchestrator.selection.study import Study
-from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
+from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_evaluation, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
 FEW_PROBLEMS = (  # what the table says of benchmarks of one problem each
@@ -217,6 +219,16 @@ def test_a_step_counts_when_all_seeds_have_it(tmp_path: Path, two_seeds: Loaded)
     assert (chosen.best.step, chosen.candidates) == (20, 1)
 
 
+def test_the_note_on_the_spread_over_seeds(tmp_path: Path, two_seeds: Loaded) -> None:
+    for unit, scores in zip(units_of(two_seeds[1], "vanilla"), ([2, 2], [3, 3]), strict=True):
+        write_run(tmp_path, two_seeds[0], unit, {20: scores})
+    assert build.results_table(Study(*two_seeds, tmp_path)).notes == (
+        f"partial: 2 of {len(two_seeds[1])} units done",
+        "arithmetic: standard deviation of Avg: Vanilla 17.7 (2 seeds)",
+        *FEW_PROBLEMS,
+    )
+
+
 # --- tables of partial sweeps ---
 
 
@@ -226,6 +238,13 @@ def texts(table: Table) -> dict[str, list[str]]:
 
 def marks(row: Row) -> list[str | None]:
     return [cell.mark for cell in row.cells]
+
+
+def test_a_sweep_not_begun_is_an_empty_table(tmp_path: Path, one_seed: Loaded) -> None:
+    table = build.results_table(Study(*one_seed, tmp_path))
+    assert texts(table) == {method: ["", "", ""] for method in [*one_seed[0].methods, "base"]}
+    assert [column.label for column in table.columns] == ["Avg", "Short sums", "Long sums"]
+    assert table.notes == (f"partial: 0 of {len(one_seed[1])} units done",)
 
 
 def test_what_is_missing_is_empty_and_noted(tmp_path: Path, one_seed: Loaded) -> None:
@@ -362,3 +381,18 @@ def test_scores_of_a_benchmark_are_means_over_its_problems() -> None:
         assert tally.score(Metric("pass", k)) == sum(passed) / 4
         assert tally.shares(Metric("pass", k)) == pytest.approx(list(map(float, passed)))
     assert tally.score(PASS_AT_1) == tally.pass_at_1
+
+
+def test_the_command_prints_the_same_table(
+    tmp_path: Path, one_seed: Loaded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [3, 1]})
+    with pytest.raises(SystemExit) as ended:
+        main(["table", str(QUICKSTART), "--format", "json", "--runs", str(tmp_path)])
+    assert ended.value.code == 0
+    rows = {
+        row["method"]: [cell["value"] for cell in row["cells"]]
+        for row in json.loads(capsys.readouterr().out)["rows"]
+    }
+    assert rows["vanilla"] == [50.0, 75.0, 25.0]
+    assert rows["veto"] == [None, None, None]

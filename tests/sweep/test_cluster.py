@@ -15,6 +15,33 @@ from orchestrator.errors import ClusterDied
 from orchestrator.sweep import cluster, nodes
 from tests.sweeps import ROOT
 
+# A driver that Ray's servers tell something, as their agent does once a raylet has died; it ends
+# when that has arrived.
+TOLD = """
+import logging, threading
+from orchestrator.sweep.environment import prepare_environment
+
+arrived = threading.Event()
+
+class Notes(logging.Handler):
+    def emit(self, record):
+        if "Last lines of the raylet's log" in record.getMessage():
+            arrived.set()
+
+noted = logging.getLogger("orchestrator.sweep.cluster")
+noted.addHandler(Notes())
+noted.setLevel(logging.INFO)
+prepare_environment(None)
+from orchestrator.sweep.cluster import cluster
+with cluster(None):
+    from ray._private.utils import publish_error_to_driver
+    from ray._private.worker import global_worker
+
+    while not arrived.wait(0.2):  # who listens may still be coming up
+        publish_error_to_driver("raylet_died", "Last lines of the raylet's log", global_worker.gcs_client)
+print("over")
+"""
+
 # A driver bound to one core that says where its cluster's server is, with which token, and how many
 # cores the cluster has. It lives until its standard input ends.
 LISTENING = """
@@ -73,6 +100,19 @@ def test_a_private_cluster_has_its_drivers_cores_and_answers_who_has_its_token(
     assert answers[0] == (0, "1", False)
     assert answers[1:] == [(1, "", True)] * 2
     assert list(tmp_path.rglob("auth_token")) == []
+
+
+@pytest.mark.ray
+def test_what_servers_tell_a_driver_does_not_reach_the_terminal() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout + done.stderr == "over\n"
 
 
 def test_servers_that_die_while_ray_starts_end_the_sweep_and_not_the_program(

@@ -34,15 +34,25 @@ from tests.fake_runs import quickstart, units_of, write_run
             "taken: unit is being run by process 7 on h",
         ),
         (RuntimeError("shapes\ndo not match"), "error: RuntimeError: do not match"),
+        (KeyError("exp_avg"), "error: KeyError: 'exp_avg'"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
             "disk full: file system: No space left on device",
+        ),
+        (
+            RuntimeError("cannot serialize: No space left on device (os error 28)"),
+            "disk full: file system: cannot serialize: No space left on device (os error 28)",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded", "/runs/a/metrics.jsonl"),
+            "disk full: /runs/a/metrics.jsonl: Disk quota exceeded",
         ),
         (WrongWeights("0.3 nats apart"), "wrong weights: 0.3 nats apart"),
         (
             FileNotFoundError(errno.ENOENT, "No such file"),
             "file system: FileNotFoundError: [Errno 2] No such file",
         ),
+        (ValueError(), "error: ValueError: ValueError"),
     ],
 )
 def test_what_would_be_the_same_again_is_final(error: Exception, text: str) -> None:
@@ -55,6 +65,8 @@ def test_what_would_be_the_same_again_is_final(error: Exception, text: str) -> N
     ("error", "kind"),
     [
         (exceptions.ActorDiedError(), "lost"),
+        (exceptions.WorkerCrashedError(), "lost"),
+        (exceptions.GetTimeoutError("no answer"), "lost"),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), "lost"),
         (EngineLost("the SGLang engine died"), "lost"),
         (MemoryError(), "out of memory"),

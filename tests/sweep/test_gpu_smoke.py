@@ -12,9 +12,10 @@ import yaml
 from safetensors.torch import load_file
 
 from orchestrator.records.rundir import RunReader
-from tests.sweeps import ROOT, TINY_SHAPE, Sweep, trb_here
-from tests.without_ray import run_without_ray
+from tests.sweeps import ROOT, TINY_SHAPE, Sweep, trb
+from tests.test_first_hour import blocks, matches
 
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 RANDOM = "gpu-smoke-random"
 SHORTER = [
     "engine.sampler=torch",
@@ -45,14 +46,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     (folder / "setups").mkdir()
     (folder / "setups" / f"{RANDOM}.yaml").write_text(yaml.safe_dump(setup))
     experiment, runs = folder / f"{RANDOM}.yaml", folder / "runs"
-    run_without_ray(experiment, runs, *SHORTER)
-    return Sweep(experiment, runs, "")
+    done = trb("submit", experiment, *SHORTER, "--runs", runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Sweep(experiment, runs, done.stdout)
 
 
 def unit(sweep: Sweep, method: str) -> RunReader:
     """The run directory of a method's only trial."""
     [folder] = sweep.runs.glob(f"{RANDOM}-{method}-*")
     return RunReader(sweep.runs, folder.name)
+
+
+def test_it_prints_what_the_page_of_the_first_hour_shows(finished: Sweep) -> None:
+    lines = blocks()[f"trb submit experiments/{RANDOM}.yaml"]
+    assert [line for line in lines if not matches(line, finished.shown)] == [], finished.shown
 
 
 def test_models_of_random_weights_are_written_in_bfloat16(finished: Sweep) -> None:
@@ -92,13 +99,10 @@ def test_the_checkpoint_in_the_middle_races_with_the_last_one(finished: Sweep) -
         assert (len(fresh), len(rungs)) == (1, 2), slices
 
 
-def test_it_ends_in_a_table_with_every_row_filled(
-    finished: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ("--runs", finished.runs, "--format", "json")
-    code, shown, _ = trb_here(capsys, "table", finished.experiment, *SHORTER, *options)
-    assert code == 0
-    table = json.loads(shown)
+def test_it_ends_in_a_table_with_every_row_filled(finished: Sweep) -> None:
+    shown = trb("table", finished.experiment, *SHORTER, "--runs", finished.runs, "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    table = json.loads(shown.stdout)
     assert {row["method"] for row in table["rows"]} == {"vanilla", "trust_region", "skd", "base"}
     for row in table["rows"]:
         values = [cell["value"] for cell in row["cells"]]

@@ -175,8 +175,12 @@ def test_nobody_at_all() -> None:
         "",
         "host",
         "http://host:8265",
+        ":6379",
+        "host:",
         "host:x",
         "host:99999",
+        "host:" + "9" * 5000,
+        "h:²",
     ],
 )
 def test_what_is_no_address(address: str) -> None:
@@ -184,7 +188,7 @@ def test_what_is_no_address(address: str) -> None:
         check_address(address)
 
 
-@pytest.mark.parametrize("host", ["x" * 70, "a..b"])
+@pytest.mark.parametrize("host", ["x" * 70, "a..b", "é" * 70])
 def test_what_is_no_host(host: str) -> None:
     with pytest.raises(UserError, match="nothing answers there"):
         check_address(f"{host}:6379")

@@ -25,7 +25,7 @@ from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("recovery"), pytest.mark.timeout(1800)]
 
-BUDGETS = (0.05, 0.1, 0.2)  # of a trial each, by which it is named
+BUDGETS = (0.05, 0.1, 0.2, 0.3)  # of a trial each, by which it is named
 METHODS = {
     "vanilla": {"placement": "colocated"},
     "trust_region": {"epsilon0": [*BUDGETS], "K": [5]},
@@ -39,10 +39,13 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
     run_without_ray(experiment, undisturbed)
     shutil.copytree(undisturbed / "models", runs / "models")
     (vanilla,) = (runs / unit.name for unit in undisturbed.glob("tiny-vanilla-*"))
-    for_gcs, for_raylet, for_freezing = (trial_of(budget, undisturbed, runs) for budget in BUDGETS)
+    for_driver, for_gcs, for_raylet, for_freezing = (
+        trial_of(budget, undisturbed, runs) for budget in BUDGETS
+    )
 
-    kill_server_midway([experiment, *alone(BUDGETS[0]), "--runs", runs], for_gcs, "gcs_server")
-    kill_server_midway([experiment, *alone(BUDGETS[1]), "--runs", runs], for_raylet, "raylet")
+    kill_driver_midway([experiment, *alone(BUDGETS[0]), "--runs", runs], for_driver)
+    kill_server_midway([experiment, *alone(BUDGETS[1]), "--runs", runs], for_gcs, "gcs_server")
+    kill_server_midway([experiment, *alone(BUDGETS[2]), "--runs", runs], for_raylet, "raylet")
 
     process = start("submit", experiment, "--runs", runs)
     signal_trials_midway(process, {vanilla: signal.SIGKILL, for_freezing: signal.SIGSTOP})
@@ -55,7 +58,7 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
     assert contents(runs) == contents(undisturbed)
 
 
-def test_a_kill_of_the_driver_while_confirming_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_kill_while_confirming_leaves_no_trace(tmp_path: Path) -> None:
     keys = {"training": LONG, "confirm": {"seeds": [1, 2]}, "runtime": {"keep": "best"}}
     experiment = write_experiment(
         tmp_path, {"vanilla": {}, "trust_region": {"epsilon0": [0.1], "K": [5]}}, **keys

@@ -104,6 +104,14 @@ def test_results_are_on_disk(finished: Sweep) -> None:
     assert {"experiment.yaml", "trials.csv"} <= names
 
 
+def test_weights_can_be_read_by_whom_other_files_can(finished: Sweep) -> None:
+    expected = finished.experiment.stat().st_mode
+    weights = list(finished.runs.rglob("*.safetensors"))
+    assert any("models" in file.parts for file in weights)
+    assert any("checkpoints" in file.parts for file in weights)
+    assert {file.stat().st_mode for file in weights} == {expected}
+
+
 def test_the_end_names_the_commands_that_follow(finished: Sweep) -> None:
     for command in ("table", "report"):
         assert f"trb {command} {finished.experiment} --runs {finished.runs}" in finished.shown

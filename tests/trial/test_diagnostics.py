@@ -199,23 +199,38 @@ def auroc_of_pairs(values: list[float], rewards: list[float | None]) -> float | 
     return wins / len(pairs) if pairs else None
 
 
-def test_auroc_counts_ordered_pairs() -> None:
-    for seed in range(30):
-        rng = random.Random(seed)
-        size = rng.randint(1, 40)
-        levels = rng.choice([1, 2, 5, 1000])  # few levels: many ties
-        values = [rng.randrange(levels) / 7 for _ in range(size)]
-        rewards = [rng.choice([1.0, 0.0, None]) for _ in range(size)]
-        expected = auroc_of_pairs(values, rewards)
-        if expected is not None:
-            expected = pytest.approx(expected, abs=1e-12)
-        assert auroc(values, rewards) == expected
+@pytest.mark.parametrize("seed", range(30))
+def test_auroc_counts_ordered_pairs(seed: int) -> None:
+    rng = random.Random(seed)
+    size = rng.randint(1, 40)
+    levels = rng.choice([1, 2, 5, 1000])  # few levels: many ties
+    values = [rng.randrange(levels) / 7 for _ in range(size)]
+    rewards = [rng.choice([1.0, 0.0, None]) for _ in range(size)]
+    expected = auroc_of_pairs(values, rewards)
+    assert auroc(values, rewards) == (
+        None if expected is None else pytest.approx(expected, abs=1e-12)
+    )
 
 
-def test_auroc_edges() -> None:
-    assert auroc([], []) is None
-    assert auroc([0.3, 0.2], [1.0, 1.0]) is None
-    assert auroc([0.3, 0.2], [1.0, None]) is None
-    assert auroc([0.2, 0.2], [1.0, 0.0]) == 0.5
-    assert auroc([9.0, 2.0, 1.0], [None, 1.0, 0.0]) == 1.0
-    assert auroc([float("-inf"), 0.0], [0.0, 1.0]) == 1.0
+@pytest.mark.parametrize(
+    ("values", "rewards", "expected"),
+    [
+        ([], [], None),
+        ([0.3], [1.0], None),
+        ([0.3, 0.2], [1.0, 1.0], None),
+        ([0.3, 0.2], [0.0, 0.0], None),
+        ([0.3, 0.2], [1.0, None], None),
+        ([0.3, 0.2], [None, None], None),
+        ([0.3, 0.2], [1.0, 0.0], 1.0),
+        ([0.2, 0.3], [1.0, 0.0], 0.0),
+        ([0.2, 0.2], [1.0, 0.0], 0.5),
+        ([0.2, 0.2, 0.2, 0.2], [1.0, 0.0, 1.0, 0.0], 0.5),
+        ([2.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0], 0.875),
+        ([9.0, 2.0, 1.0], [None, 1.0, 0.0], 1.0),
+        ([float("-inf"), 0.0], [0.0, 1.0], 1.0),
+    ],
+)
+def test_auroc_edges(
+    values: list[float], rewards: list[float | None], expected: float | None
+) -> None:
+    assert auroc(values, rewards) == expected

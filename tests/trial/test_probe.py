@@ -28,7 +28,8 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
 from orchestrator.grading.boxes import last_boxed
 from orchestrator.grading.grader import Grade, Grader
-from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.liveness.leases import Lease
+from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
 from orchestrator.policy.spec import Student
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
@@ -238,6 +239,30 @@ def test_each_continuation_is_its_continuers(probe: ContinuationProbe, continuer
         assert int(alone.lengths_B[0]) <= LIMIT - 3
 
 
+def test_continuations_draw_on_their_own(probe: ContinuationProbe) -> None:
+    """No continuation shares a stream with a rollout, another continuation or another length."""
+    source = probe.sample(probe.prompts[:3], Student())
+    keys = [request.key for request in source.rollouts.requests]
+    for cut in (*probe.cut(source, 1), *probe.cut(source, 3)):
+        keys += [request.key for request in cut.requests]
+    first = uniforms(keys, Role.DRAFT, 4)
+    assert len(first.unique(dim=0)) == len(keys) == 6 + 2 * 6 * CONTINUATIONS
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_batching_changes_nothing(
+    probe: ContinuationProbe, monkeypatch: pytest.MonkeyPatch, size: int, path: Path
+) -> None:
+    source = probe.sample(probe.prompts[:4], Student())
+    requests = [request for cut in probe.cut(source, 3) for request in cut.requests]
+    whole = probe.generate("teacher", requests, 3)
+    longest = max(len(request.prompt_ids) for request in requests)
+    monkeypatch.setattr(continuation, "PREFIX_TOKENS", size * longest)
+    parts = probe.generate("teacher", requests, 3)
+    for row in range(len(requests)):
+        assert parts.response(row) == whole.response(row)
+
+
 def test_prompts_without_a_gold_are_passed_over(
     probe: ContinuationProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +319,19 @@ def made_by(runs: Path, unit_id: str) -> dict[str, str]:
     found = {name: sha for name, sha in contents(runs).items() if name.startswith(unit_id)}
     assert found.pop(f"{unit_id}/provenance.json")
     return found
+
+
+def test_only_one_process_at_a_time(path: Path) -> None:
+    experiment = run_probe(path)
+    unit = probe_unit(experiment, "tiny", path.parent / "runs")
+    (path.parent / "runs" / unit.id / "DONE").rename(path.parent / "kept")
+    held = Lease(path.parent / "runs" / ".locks" / f"{unit.id}.lock")
+    try:
+        with pytest.raises(UserError, match=f"{unit.id} is being run by process"):
+            run_probe(path)
+    finally:
+        held.release()
+        (path.parent / "kept").rename(path.parent / "runs" / unit.id / "DONE")
 
 
 def test_a_finished_probe_is_not_touched(path: Path) -> None:

@@ -99,6 +99,19 @@ def test_the_prefix_is_the_first_telling_one(
     assert (again["prompt"], again["prefix"]) == expected[:2]
 
 
+def test_the_smallest_budget_binds_at_the_prefix(
+    models: tuple[CausalModel, CausalModel], visited: list[Visited]
+) -> None:
+    first = solve(models, visited)
+    budget = first["kl_teacher"] * 1.01
+    example = solve(models, visited, [100.0, budget])
+    expected = expected_prefix(models, visited, budget)
+    assert expected is not None
+    assert (example["prompt"], example["prefix"]) == expected[:2]
+    assert (example["prompt"], example["prefix"]) != (first["prompt"], first["prefix"])
+    assert example["solutions"][1]["beta"] < 1
+
+
 def test_its_numbers_are_those_of_the_models(
     models: tuple[CausalModel, CausalModel], visited: list[Visited]
 ) -> None:
@@ -137,3 +150,13 @@ def test_the_path_leads_from_student_to_teacher(
         assert kl == pytest.approx(
             reference.kl(reference.blend(place[2], place[3], beta), place[2]), rel=1e-3, abs=1e-9
         )
+
+
+def test_without_a_telling_prefix_it_is_the_farthest(
+    models: tuple[CausalModel, CausalModel], visited: list[Visited], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PLAUSIBLE_TOKENS", tiny.SIZE)
+    found = prefixes(models, visited)
+    farthest = max(found, key=lambda place: reference.kl(place[3], place[2]))
+    example = solve(models, visited)
+    assert (example["prompt"], example["prefix"]) == farthest[:2]

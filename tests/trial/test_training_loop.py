@@ -396,6 +396,14 @@ def test_rollouts_are_scored_beside_sampling_where_the_runtime_says_so(
     assert [row.get("role") for row in runs[0].timing()][:3] == ["learner", "rollout", "teacher"]
 
 
+def test_grading_beside_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    spec = worker_spec(tmp_path, ROWS)
+    spec = replace(spec, runtime=replace(spec.runtime, grade_beside=False))
+    attempt(spec, tmp_path / "runs", Staged(spec, stage))
+    assert stage.calls == ["grade", "score", "step"] * 2
+
+
 def test_a_grader_that_fails_ends_the_attempt_and_costs_no_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,6 +473,19 @@ def test_some_rollouts_are_kept_token_by_token(
             assert mean == pytest.approx(row["teacher_log_prob"], abs=1e-4)
             assert sample.survived is not None
             assert len(sample.survived) == row["length"]
+
+
+def test_no_rollout_is_kept_where_no_text_is(tmp_path: Path) -> None:
+    spec = worker_spec(tmp_path, ROWS)
+    spec = replace(spec, runtime=replace(spec.runtime, rollout_texts=0))
+    roles = inline_roles(spec)
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        try:
+            list(run_unit(spec, run, roles))
+        finally:
+            roles.close()
+    assert run.sampled_steps() == []
+    assert run.rollout_samples(0) == []
 
 
 LOADS_S, LEARNS_S = 480.0, 3.0

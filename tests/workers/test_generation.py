@@ -79,6 +79,17 @@ def test_a_trial_goes_from_the_engine_that_blends_to_its_own(
     assert found.tokens_BT.tolist() == expected.tokens_BT.tolist()
 
 
+def test_an_engine_that_blends_keeps_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened(monkeypatch)
+    rollout, _ = worker(tmp_path, "torch")
+    for behavior in (TrustRegion(0.1), Student()):
+        rollout.sample(tiny.requests(1), behavior)
+    assert [name for name, _ in opened.sampled] == ["torch", "torch"]
+    assert list(opened.engines) == ["torch"]
+
+
 def test_each_engine_gets_the_weights_when_it_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +104,16 @@ def test_each_engine_gets_the_weights_when_it_samples(
         engine = opened.engines[opened.sampled[-1][0]]
         name, parameter = next(iter(engine.store.student.model.named_parameters()))
         assert parameter.tolist() == tensors[name].tolist()
+
+
+def test_closing_lets_go_of_all_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch)
+    rollout, engines = worker(tmp_path, "torch")
+    rollout.sample(tiny.requests(1), TrustRegion(0.1))
+    store = opened.engines["torch"].store
+    engines.close()
+    assert store._student is None
+    assert store._teacher is None
 
 
 def test_responses_that_come_whole_from_the_teacher(tmp_path: Path) -> None:

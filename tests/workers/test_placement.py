@@ -13,7 +13,7 @@ from orchestrator.config import Placement, RoleGpus, RoleName
 from orchestrator.engines.memory import ONE_GPU, Gpus
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import Knobs
-from orchestrator.experiment.units import Kind
+from orchestrator.experiment.units import Kind, expand
 from orchestrator.workers.members import job_of
 from orchestrator.workers.spec import bundles, evaluator_bundles, ranks
 from tests import tiny
@@ -121,3 +121,10 @@ def test_gpus_of_a_split_trial_are_the_sum_of_its_roles() -> None:
     assert back == Placement("inline", 4, None, 4), (
         "another mode takes nothing of the roles' GPUs but their number"
     )
+
+
+def test_ids_know_nothing_of_placements() -> None:
+    ids = [unit.id for unit in expand(load_experiment(PAPER, ENGINES))]
+    for given in (("gpus=4",), ("mode=split", "role_gpus.rollout=2")):
+        placed = load_experiment(PAPER, [*ENGINES, *(f"runtime.placement.{key}" for key in given)])
+        assert [unit.id for unit in expand(placed)] == ids

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common.packing import micro_batches, packed, padded
+from orchestrator.engines.common.packing import micro_batches, packed, padded, response_tokens
 from orchestrator.engines.common.passes import PACKABLE, Passes, has_packed_kernel, packed_attention
 from tests import tiny
 
@@ -60,6 +60,12 @@ def test_a_packed_row_points_at_the_same_tokens_and_starts_again_with_each_seque
         assert torch.equal(row.ids[row.rows, row.columns + shift], expected)
 
 
+def test_response_tokens_are_those_of_the_rows_in_their_order() -> None:
+    rows, positions = response_tokens(torch.tensor([2, 0, 3, 1]), [2, 1, 0])
+    assert rows.tolist() == [2, 2, 2, 0, 0]
+    assert positions.tolist() == [0, 1, 2, 0, 1]
+
+
 def alone(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal attention of one sequence by its definition: (heads, n, D) of queries, (groups, n, D)
     of the others.
@@ -105,6 +111,15 @@ def test_packed_attention_is_that_of_each_sequence_alone(
     theirs = torch.autograd.grad((expected.transpose(0, 1)[None] * weight).sum(), given)
     for gradient, reference in zip(ours, theirs, strict=True):
         torch.testing.assert_close(gradient, reference, atol=tolerance * 10, rtol=0)
+
+
+def test_queries_that_autocast_left_in_float32_meet_the_values_in_their_dtype() -> None:
+    query, key, value = heads([4, 2], torch.float32, 2)
+    bounds = bounds_of([4, 2])
+    output = packed_attention(query, key, value.bfloat16(), bounds, 4, None)
+    assert output.dtype == torch.bfloat16
+    exact = packed_attention(query, key, value, bounds, 4, None)
+    torch.testing.assert_close(output.float(), exact, atol=0.05, rtol=0)
 
 
 def test_another_attention_is_not_handed_a_packed_row() -> None:

@@ -96,3 +96,12 @@ def test_scores_do_not_depend_on_head_chunks(
     whole = score(teacher, plain, ENOUGH)
     monkeypatch.setattr("orchestrator.engines.common.scoring.HEAD_CHUNK", {"cpu": 7 * tiny.SIZE})
     assert_equal_scores(score(teacher, plain, ENOUGH), whole, plain.mask_BT, 1e-5)
+
+
+def test_scores_have_the_shape_of_the_rollouts_and_nothing_beyond_them(plain: Rollouts) -> None:
+    scores = score(tiny.teacher(), plain, 40)
+    assert scores.support_BTK.shape == plain.support_ids_BTK.shape
+    for name in FIELDS:
+        values = getattr(scores, name)
+        assert values.shape[:2] == plain.tokens_BT.shape
+        assert not values[~plain.mask_BT].any()

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.sglang.blending import SglangStudent, blending_settings
@@ -29,6 +28,7 @@ from orchestrator.policy.spec import Behavior, Student, TeacherPrefix, TrustRegi
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
 from orchestrator.workers.members import job_of
 from tests import tiny
+from tests.engines.torch.test_decoding import two_token_law
 from tests.policy import reference
 
 pytestmark = [
@@ -213,21 +213,6 @@ def test_two_tokens_have_the_law_of_the_behavior(
     tiny.assert_frequencies(
         counts.ravel(), two_token_law(tiny.student(), tiny.teacher(), behavior, prompt).ravel()
     )
-
-
-def two_token_law(
-    student: CausalModel, teacher: CausalModel, behavior: Behavior, prompt: tuple[int, ...]
-) -> tiny.Array:
-    """Probability (V, V) of every pair by enumeration; a response of EOS alone counts as (EOS, 0)."""
-    joint = np.zeros((tiny.SIZE, tiny.SIZE))
-    for first in range(tiny.VALID):
-        with torch.no_grad():
-            log_p, log_q = (tiny.visited(m, prompt, [first, 0]).numpy() for m in (student, teacher))
-        at_start, after = (np.exp(tiny.law(behavior, log_p[t], log_q[t])) for t in (0, 1))
-        joint[first] = at_start[first] * (
-            np.eye(tiny.SIZE)[0] if first == tiny.STUDENT_EOS else after
-        )
-    return joint
 
 
 def test_new_weights_are_the_students_alone(sampler: SglangStudent) -> None:

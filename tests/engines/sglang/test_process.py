@@ -22,7 +22,7 @@ from orchestrator.engines.sglang import engine as engine_module
 from orchestrator.engines.sglang import process
 from orchestrator.engines.sglang.blending import SglangStudent
 from orchestrator.engines.sglang.engine import SglangSampler
-from orchestrator.engines.sglang.process import EngineProcess, LoadTensors, Settings
+from orchestrator.engines.sglang.process import EngineProcess, LoadTensors, Settings, leaner
 from orchestrator.errors import EngineLost, EngineOutOfMemory
 from orchestrator.policy.spec import Student, TrustRegion
 from orchestrator.sweep.failures import failure_of
@@ -86,6 +86,15 @@ def test_the_next_attempt_at_a_unit_begins_with_a_smaller_engine(tmp_path: Path)
     assert at(3) == (tokens * 9 // 10 * 9 // 10, requests // 2)
 
 
+def test_the_smallest_cache_holds_one_sequence() -> None:
+    small = replace(settings(cache_tokens=100, requests=1), context=60)
+    for _ in range(3):
+        small = leaner(small)
+    assert small.cache_tokens == 60 + 2 * 16
+    assert small.requests == 1
+    assert leaner(settings(cache_tokens=30)).cache_tokens == 30
+
+
 @pytest.mark.parametrize(
     ("printed", "ran_out"),
     [
@@ -109,6 +118,12 @@ def test_the_next_attempt_at_a_unit_begins_with_a_smaller_engine(tmp_path: Path)
 )
 def test_words_of_a_shortage_are_told_from_others(printed: str, ran_out: bool) -> None:
     assert bool(process.SHORTAGE.search(f"before\n{printed}\nafter")) == ran_out
+
+
+def test_a_smaller_cache_than_granted_is_a_passing_shortage() -> None:
+    failure = failure_of(EngineOutOfMemory("SGLang made a KV cache of 9 tokens where 10 were"))
+    assert (failure.kind, failure.passes) == ("out of memory", True)
+    assert failure_of(EngineLost("the SGLang engine died")).kind == "lost"
 
 
 TENSORS = {

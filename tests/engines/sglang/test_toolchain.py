@@ -61,6 +61,16 @@ def test_a_toolkit_of_another_cuda_is_passed_over(tmp_path: Path) -> None:
     assert toolchain.defect(old) == f"{old} is not of CUDA 13"
 
 
+def test_a_script_that_calls_nvcc_elsewhere_is_not_believed(tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "nvcc"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\nexec /opt/cuda/bin/nvcc "$@"\n')
+    script.chmod(0o755)
+    environ = {"PATH": str(script.parent)}
+    assert toolchain.toolkit(environ, NOWHERE) is None
+    assert f"({tmp_path} has no nvvm/bin/cicc)" in toolchain.missing(environ, NOWHERE)[0]
+
+
 @pytest.mark.parametrize("part", toolchain.PARTS)
 def test_a_toolkit_lacks_no_part(part: str, tmp_path: Path) -> None:
     folder = write_toolkit(tmp_path)
@@ -70,6 +80,16 @@ def test_a_toolkit_lacks_no_part(part: str, tmp_path: Path) -> None:
 
 
 # --- what an engine is started with ---
+
+
+def test_engines_share_a_folder_of_kernels(tmp_path: Path) -> None:
+    found = toolchain.environment(
+        {"HOME": "/elsewhere", "PATH": "/usr/bin", "SGLANG_CACHE_DIR": "~/k"}, NOWHERE
+    )
+    assert found["SGLANG_CACHE_DIR"] == str(Path.home() / "k")
+    assert found["SGLANG_JIT_CACHE_DIR"] == str(Path.home() / "k" / "jit")
+    own = toolchain.environment({"PATH": "", "SGLANG_JIT_CACHE_DIR": str(tmp_path)}, NOWHERE)
+    assert own["SGLANG_JIT_CACHE_DIR"] == str(tmp_path)
 
 
 def test_an_engine_gets_the_toolkit_and_the_programs_of_its_python(tmp_path: Path) -> None:
@@ -187,6 +207,14 @@ def test_the_library_of_torch_memory_saver_finds_its_runtime(tmp_path: Path) -> 
     assert preload(hook, [str(driver.parent)]).returncode == 127
     done = preload(hook, [*added_folders(), str(driver.parent)])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_runtimes_folder_comes_before_the_users_and_after_none(tmp_path: Path) -> None:
+    home = write_toolkit(tmp_path / "cuda")
+    assert "LD_LIBRARY_PATH" not in toolchain.environment({"PATH": ""}, tmp_path)
+    (home / "lib64" / "libcudart.so.13").touch()
+    found = toolchain.environment({"PATH": "", "LD_LIBRARY_PATH": "/opt/cuda-12/lib"}, tmp_path)
+    assert found["LD_LIBRARY_PATH"] == f"{home}/lib64:/opt/cuda-12/lib"
 
 
 # --- what is missing ---

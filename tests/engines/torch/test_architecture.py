@@ -122,8 +122,7 @@ def _fuse_all(model: Any) -> None:
 
 # --- a pair through the engine ---
 
-# One of each kind: tied and untied heads, fused projections, learned positions, windows, experts.
-TRAINED = ["llama", "qwen3", "phi3", "gpt_neox", "gpt2", "gemma3", "granite", "qwen3_moe"]
+TRAINED = [name for name in DECODERS if name not in ("llama3-rope", "mistral", "cohere2")]
 
 
 def save_pair(folder: Path, name: str, more_rows: int = 0) -> None:

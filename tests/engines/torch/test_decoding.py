@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch import engine
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import NotFinite
+from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, concatenate
@@ -27,7 +29,6 @@ SAMPLES, TOP_K, MAX_TOKENS = 4, 4, 7
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 CASES = [(behavior, dtype) for behavior in tiny.BEHAVIORS for dtype in TOLERANCE]
 BLENDED = [behavior for behavior in tiny.BEHAVIORS if behavior.needs_teacher]
-SOME = [Student(), TrustRegion(0.3), TeacherInjection(3, 0.6)]
 TRUST_REGIONS = [behavior for behavior in tiny.BEHAVIORS if isinstance(behavior, TrustRegion)]
 
 
@@ -81,7 +82,7 @@ def expected_law(case: Sampled, row: int, position: int) -> Array:
 
 
 @pytest.mark.parametrize(("behavior", "dtype"), CASES)
-def test_log_probs_and_support_are_those_of_a_plain_pass(
+def test_student_and_behavior_log_probs_are_those_of_a_plain_pass(
     behavior: Behavior, dtype: torch.dtype
 ) -> None:
     case = sampled(behavior, dtype)
@@ -94,8 +95,16 @@ def test_log_probs_and_support_are_those_of_a_plain_pass(
         student, behaved = case.rollouts.student_BT[row, t], case.rollouts.behavior_BT[row, t]
         assert float(student) == pytest.approx(case.log_p[row][t][token], abs=TOLERANCE[dtype])
         assert float(behaved) == pytest.approx(expected_law(case, row, t)[token], abs=law_tolerance)
-        support = case.rollouts.support_ids_BTK[row, t].tolist()
-        assert support == np.argsort(-case.log_p[row][t], kind="stable")[:TOP_K].tolist()
+
+
+@pytest.mark.parametrize(("behavior", "dtype"), CASES)
+def test_support_is_the_top_k_of_the_untempered_student(
+    behavior: Behavior, dtype: torch.dtype
+) -> None:
+    case = sampled(behavior, dtype)
+    for row, t, _ in case.positions():
+        ids = case.rollouts.support_ids_BTK[row, t].tolist()
+        assert ids == np.argsort(-case.log_p[row][t], kind="stable")[:TOP_K].tolist()
 
 
 @pytest.mark.parametrize(("behavior", "dtype"), [(b, d) for b, d in CASES if b in BLENDED])
@@ -161,6 +170,12 @@ def test_trust_region_keeps_its_promises_at_every_position(
         assert float(measured["acceptance"][row, t]) >= 1 - (epsilon / 2) ** 0.5
 
 
+def test_the_widest_region_holds_some_teachers_and_not_others() -> None:
+    case = sampled(TrustRegion(2.0))
+    feasible = case.rollouts.measured["teacher_feasible"][case.rollouts.mask_BT]
+    assert 0 < float(feasible.mean()) < 1
+
+
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
 def test_a_response_ends_at_its_eos_or_at_the_limit(behavior: Behavior) -> None:
     rollouts = sampled(behavior).rollouts
@@ -180,7 +195,19 @@ def test_a_response_ends_at_its_eos_or_at_the_limit(behavior: Behavior) -> None:
     assert 0 < int(rollouts.truncated_B.sum()) < len(rollouts.requests)
 
 
-@pytest.mark.parametrize("behavior", SOME)
+@pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
+def test_eos_at_the_last_allowed_position_is_not_truncation(behavior: Behavior) -> None:
+    case = sampled(behavior)
+    length = int(case.rollouts.lengths_B[~case.rollouts.truncated_B].max())
+    shorter = case.run(tiny.requests(SAMPLES), max_tokens=length)
+    ended = (shorter.lengths_B == length) & ~shorter.truncated_B
+    assert ended.any()
+    assert all(
+        shorter.response(row)[-1] == tiny.STUDENT_EOS for row in ended.nonzero()[:, 0].tolist()
+    )
+
+
+@pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
 def test_a_lower_limit_gives_a_prefix_of_the_same_tokens(behavior: Behavior) -> None:
     case = sampled(behavior)
     for limit in (1, 3):
@@ -208,6 +235,23 @@ def test_a_row_does_not_depend_on_its_batch(behavior: Behavior) -> None:
                     getattr(r, name)[i, :length] for r, i in ((part, row), (case.rollouts, same))
                 )
                 torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_other_keys_give_other_tokens() -> None:
+    case = sampled(Student())
+    rows = [tuple(case.rollouts.response(row)) for row in range(SAMPLES)]
+    again = case.run(tiny.requests(SAMPLES, seed=1))
+    assert len(set(rows)) > 1
+    assert [tuple(again.response(row)) for row in range(SAMPLES)] != rows
+
+
+@pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
+def test_no_support_is_recorded_where_none_is_asked_for(behavior: Behavior) -> None:
+    case = sampled(behavior)
+    bare = case.run(tiny.requests(SAMPLES), top_k=0)
+    assert bare.support_ids_BTK.shape == (*bare.tokens_BT.shape, 0)
+    assert bare.teacher is None
+    torch.testing.assert_close(bare.tokens_BT, case.rollouts.tokens_BT)
 
 
 def test_a_teacher_that_samples_emits_the_students_eos() -> None:
@@ -250,12 +294,45 @@ def test_every_stop_id_of_a_student_ends_its_responses(behavior: Behavior) -> No
         )
 
 
+@pytest.mark.parametrize(
+    "behavior", [b for b in tiny.BEHAVIORS if b not in (TrustRegion(2.0), TeacherInjection(6, 1.0))]
+)
+def test_the_first_two_tokens_have_the_law_of_the_behavior(behavior: Behavior) -> None:
+    student, teacher = tiny.student(), tiny.teacher()
+    prompt, draws = (3, 1, 4), 20_000
+    requests = [
+        Request(prompt, SequenceKey(Purpose.TRAINING, 7, 0, 0, sample)) for sample in range(draws)
+    ]
+    rollouts = generate(student, teacher, requests, behavior, Decoding(2))
+    counts = np.zeros((tiny.SIZE, tiny.SIZE))
+    for first, *rest in map(rollouts.response, range(draws)):
+        counts[first, rest[0] if rest else 0] += 1
+    tiny.assert_frequencies(
+        counts.ravel(), two_token_law(student, teacher, behavior, prompt).ravel()
+    )
+
+
+def two_token_law(
+    student: CausalModel, teacher: CausalModel, behavior: Behavior, prompt: tuple[int, ...]
+) -> Array:
+    """Probability (V, V) of every pair by enumeration; a response of EOS alone counts as (EOS, 0)."""
+    joint = np.zeros((tiny.SIZE, tiny.SIZE))
+    for first in range(tiny.VALID):
+        with torch.no_grad():
+            log_p, log_q = (tiny.visited(m, prompt, [first, 0]).numpy() for m in (student, teacher))
+        at_start, after = (np.exp(tiny.law(behavior, log_p[t], log_q[t])) for t in (0, 1))
+        joint[first] = at_start[first] * (
+            np.eye(tiny.SIZE)[0] if first == tiny.STUDENT_EOS else after
+        )
+    return joint
+
+
 @pytest.fixture(scope="module")
 def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-@pytest.mark.parametrize("behavior", SOME)
+@pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
 def test_decoding_batches_of_any_size_give_the_same_rollouts(
     models_folder: Path, behavior: Behavior
 ) -> None:
@@ -361,3 +438,11 @@ def test_a_diverged_model_is_named(owner: str, value: float) -> None:
                 behavior,
                 Decoding(MAX_TOKENS, TOP_K, 3),
             )
+
+
+def test_a_diverged_teacher_that_answers_itself_is_named() -> None:
+    teacher = tiny.teacher()
+    with torch.no_grad():
+        teacher.model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(NotFinite, match="the teacher's logits"):
+        generate(teacher, None, tiny.requests(2), Student(), Decoding(MAX_TOKENS))

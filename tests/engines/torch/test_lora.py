@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from orchestrator.config import Optimizer, Shape
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
-from orchestrator.engines.common.passes import attention_for
+from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.interface import Lora
 from orchestrator.engines.memory import adapter_parameters
 from orchestrator.engines.torch.decoding import Decoding, generate
@@ -207,3 +207,14 @@ def test_the_seed_decides_where_adapters_start(tmp_path: Path) -> None:
     for key, tensor in first.items():
         assert torch.equal(tensor, again[key])
         assert torch.equal(tensor, other[key]) == (key[1] == "B")
+
+
+def test_the_passes_of_gpus_train_adapters_too(answers: Rollouts, tmp_path: Path) -> None:
+    results = []
+    for passes in (Passes(), Passes(packed=True, checkpointing=True)):
+        trainer = learner(passes=passes)
+        for step in range(2):
+            trainer.step(answers, None, NLL, step)
+        results.append(adapters_of(trainer, tmp_path))
+    for key, tensor in results[0].items():
+        torch.testing.assert_close(results[1][key], tensor, atol=1e-9, rtol=0)

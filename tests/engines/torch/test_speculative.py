@@ -30,7 +30,6 @@ from orchestrator.policy.spec import (
     LONGEST_DRAFT,
     Behavior,
     Fusion,
-    Mixture,
     Student,
     TeacherInjection,
     TeacherPrefix,
@@ -170,16 +169,16 @@ def assert_law_of_words(behavior: Behavior, length: int, samples: int) -> None:
     )
 
 
-@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
-    "behavior",
-    [TrustRegion(0.05), TrustRegion(0.3), TeacherInjection(2, 0.6), Mixture(0.25), Fusion(0.5)],
+    "behavior", [TrustRegion(0.05), TrustRegion(0.3), TeacherInjection(2, 0.6)]
 )
 def test_whole_sequences_have_the_law_of_a_blend(behavior: Behavior, length: int) -> None:
     assert_law_of_words(behavior, length, samples=5_000)
 
 
-@pytest.mark.parametrize(("prefix", "length"), [(1, 1), (1, 5), (2, 3)])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("prefix", [1, 2])
 def test_the_student_goes_on_where_the_teacher_stops(prefix: int, length: int) -> None:
     """Whole sequences of a law that changes at a position, also in the middle of a draft."""
     assert_law_of_words(TeacherPrefix(prefix), length, samples=5_000)
@@ -217,7 +216,7 @@ def lockstep(behavior: Behavior, dtype: torch.dtype) -> Rollouts:
     return pair(dtype).run(tiny.requests(20), behavior, Decoding(24, TOP_K))
 
 
-@pytest.mark.parametrize("length", [3, LONGEST_DRAFT])
+@pytest.mark.parametrize("length", [3, 5, LONGEST_DRAFT])
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_draft_lengths_change_no_token(behavior: Behavior, length: int) -> None:
     for dtype, share in ((torch.float64, 0.0), (torch.float32, 0.01)):
@@ -227,14 +226,27 @@ def test_draft_lengths_change_no_token(behavior: Behavior, length: int) -> None:
         assert differing <= share * len(whole)
 
 
+@pytest.mark.parametrize("behavior", [Student(), Tempered(0.8)])
+def test_a_student_alone_ignores_the_draft_length(behavior: Behavior) -> None:
+    short, long = (
+        pair().run(tiny.requests(4), behavior, Decoding(9, TOP_K, length)) for length in (1, 5)
+    )
+    assert responses(short) == responses(long)
+    assert long.speculation == {}
+    assert speculation_metrics(long) == {}
+
+
 @pytest.fixture(scope="module")
 def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+@pytest.mark.parametrize("length", [2, 5])
 @pytest.mark.parametrize("behavior", [TrustRegion(0.3), *STUBBORN])
-def test_batches_of_any_size_give_the_same_tokens(models_folder: Path, behavior: Behavior) -> None:
-    requests, runs, length = tiny.requests(3), [], 5
+def test_batches_of_any_size_give_the_same_tokens(
+    models_folder: Path, behavior: Behavior, length: int
+) -> None:
+    requests, runs = tiny.requests(3), []
     for size in (1, 4, 1000):
         sampler = tiny.torch_engine(
             models_folder, rollout_batch=size, draft_length=length
@@ -339,6 +351,25 @@ def test_tokens_and_counts_are_those_of_decoding_by_hand(behavior: Behavior, len
         )
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("behavior", BLENDED)
+def test_a_row_alone_counts_exactly_what_it_needs(behavior: Behavior, length: int) -> None:
+    rows = by_hand(behavior)
+    truncated = [i for i, row in enumerate(rows) if row.tokens[-1] != tiny.STUDENT_EOS][:4]
+    assert truncated
+    for index in truncated:
+        request = decoded(behavior, 1).requests[index]
+        alone = pair(torch.float64).run([request], behavior, Decoding(LIMIT, TOP_K, length))
+        walked = rows[index].rounds(length)
+        starts = np.cumsum([0, *map(len, walked)])[:-1]
+        assert responses(alone) == [rows[index].tokens]
+        assert int(alone.speculation["rounds"]) == len(walked)
+        assert int(alone.speculation["accepted"]) == sum(rows[index].survived)
+        assert int(alone.speculation["drafted"]) == sum(
+            min(length, LIMIT - start) for start in starts.tolist()
+        )
+
+
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_lockstep_takes_one_round_for_each_token(behavior: Behavior) -> None:
     rollouts = decoded(behavior, 1)
@@ -356,7 +387,7 @@ def test_lockstep_takes_one_round_for_each_token(behavior: Behavior) -> None:
 # What is recorded, against plain passes.
 
 LONG = 40
-LONG_CASES = [(b, length, dtype) for b in STUBBORN for length in (2, 5) for dtype in TOLERANCE]
+LONG_CASES = [(b, length, dtype) for b in STUBBORN for length in (2, 3, 5) for dtype in TOLERANCE]
 
 
 @functools.cache
@@ -424,6 +455,22 @@ def test_recorded_log_probs_are_those_of_a_plain_pass(
             assert float(scores.overlap_BT[row, t]) == len(own & set(support[t].tolist())) / TOP_K
 
 
+@pytest.mark.parametrize("behavior", STUBBORN)
+def test_measurements_stay_with_their_tokens(behavior: Behavior) -> None:
+    rollouts = long_rollouts(behavior, 5, torch.float64)
+    for row, response in enumerate(responses(rollouts)):
+        log_p, _ = long_readings(torch.float64, rollouts.requests[row].prompt_ids, tuple(response))
+        for t, log_mu in enumerate(expected_laws(behavior, rollouts, row)):
+            survival = np.minimum(np.exp(log_mu), np.exp(log_p[t])).sum()
+            assert float(rollouts.measured["acceptance"][row, t]) == pytest.approx(
+                survival, abs=1e-6
+            )
+            divergence = reference.kl(log_mu, log_p[t])
+            assert float(rollouts.measured["behavior_kl"][row, t]) == pytest.approx(
+                divergence, abs=1e-6
+            )
+
+
 class Watched(Stream):
     """A stream that checks its cache after every round and notes how wide it grows."""
 
@@ -467,7 +514,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
     return Watched.all
 
 
-@pytest.mark.parametrize("length", [2, 5])
+@pytest.mark.parametrize("length", [2, 3, 5])
 @pytest.mark.parametrize("behavior", STUBBORN)
 def test_long_responses_compact_the_cache_as_rows_finish(
     behavior: Behavior, length: int, watched: list[Watched]
@@ -551,7 +598,7 @@ def test_nothing_is_recorded_beyond_an_end_inside_a_draft(behavior: Behavior) ->
             assert not field[row, length:].any()
 
 
-@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_no_more_is_drafted_than_the_limit_allows(
     behavior: Behavior, limit: int, watched: list[Watched]
@@ -566,7 +613,17 @@ def test_no_more_is_drafted_than_the_limit_allows(
     assert all(one.widest < longest_prompt + limit * limit for one in watched)
 
 
-@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("length", [2, 5])
+@pytest.mark.parametrize("behavior", BLENDED)
+def test_prompts_of_one_token(behavior: Behavior, length: int) -> None:
+    requests = tiny.requests(4, ((3,), (5,), (0,)))
+    rollouts = pair(torch.float64).run(requests, behavior, Decoding(6, TOP_K, length))
+    for request, response in zip(requests, responses(rollouts), strict=True):
+        assert keyed(behavior, request.prompt_ids, tuple(response), request.key).tokens == response
+        assert len(response) == 6 or response[-1] == tiny.STUDENT_EOS
+
+
+@pytest.mark.parametrize("length", [1, 3, 5])
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_all_rows_but_one_finish_at_once(
     behavior: Behavior, length: int, watched: list[Watched]
@@ -598,22 +655,32 @@ def speed(rate: float, cost_ratio: float, length: int) -> float:
     return (sum(rejected_after) + rate**length * length) / (length + cost_ratio)
 
 
-def test_the_draft_length_is_the_fastest() -> None:
-    for rate, cost_ratio in itertools.product(RATES, RATIOS):
-        chosen = draft_length(rate, cost_ratio)
-        speeds = [speed(rate, cost_ratio, length) for length in range(1, LONGEST_DRAFT + 1)]
-        assert 1 <= chosen <= LONGEST_DRAFT
-        assert speeds[chosen - 1] == pytest.approx(max(speeds), rel=1e-12)
-        assert all(shorter < max(speeds) for shorter in speeds[: chosen - 1])
+@pytest.mark.parametrize("cost_ratio", RATIOS)
+@pytest.mark.parametrize("rate", RATES)
+def test_the_draft_length_is_the_fastest(rate: float, cost_ratio: float) -> None:
+    chosen = draft_length(rate, cost_ratio)
+    speeds = [speed(rate, cost_ratio, length) for length in range(1, LONGEST_DRAFT + 1)]
+    assert 1 <= chosen <= LONGEST_DRAFT
+    assert speeds[chosen - 1] == pytest.approx(max(speeds), rel=1e-12)
+    assert all(shorter < max(speeds) for shorter in speeds[: chosen - 1])
 
 
-def test_the_draft_length_shrinks_where_positions_cost_arithmetic() -> None:
-    for rate in RATES:
-        lengths = [draft_length(rate, 5.0, cost) for cost in (0.0, 0.1, 0.5, 2.0, 100.0)]
-        assert lengths == sorted(lengths, reverse=True)
-        assert lengths[0] == draft_length(rate, 5.0)
-        # Where reading the weights is nothing, a round of one wastes nothing.
-        assert draft_length(rate, 5.0, 1e9) == (1 if rate < 1 else LONGEST_DRAFT)
+def test_the_draft_length_grows_with_acceptance_and_with_the_cost_of_the_teacher() -> None:
+    table = np.array([[draft_length(rate, ratio) for ratio in RATIOS] for rate in RATES])
+    assert (np.diff(table, axis=0) >= 0).all()
+    assert (np.diff(table, axis=1) >= 0).all()
+    assert (table[0] == 1).all()
+    assert (table[-1, 1:] == LONGEST_DRAFT).all()
+    assert len(np.unique(table)) > 8
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_the_draft_length_shrinks_where_positions_cost_arithmetic(rate: float) -> None:
+    lengths = [draft_length(rate, 5.0, arithmetic) for arithmetic in (0.0, 0.1, 0.5, 2.0, 100.0)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == draft_length(rate, 5.0)
+    # Where reading the weights is nothing, a round of one wastes nothing.
+    assert draft_length(rate, 5.0, 1e9) == (1 if rate < 1 else LONGEST_DRAFT)
 
 
 def test_least_acceptance() -> None:
