@@ -138,7 +138,7 @@ class Sampler(Protocol):
         ...
 
     def digests(self) -> Mapping[str, str]:
-        """Digests of the loaded tensors by Hugging Face name (`common.store`).
+        """Digests of the loaded tensors by Hugging Face name (`common.tensor_digests`).
 
         A tensor that the engine keeps in a form of its own may be missing.
         """
@@ -189,7 +189,7 @@ class Trainer(Protocol):
     def export(self, folder: Path) -> Mapping[str, str]:
         """Write the model in Hugging Face layout, in the forward pass's dtype.
 
-        Returns the digest of each tensor by its name (`common.store`).
+        Returns the digest of each tensor by its name (`common.tensor_digests`).
         """
         ...
 

@@ -18,7 +18,7 @@ from typing import Protocol
 # - `_draft_length` of `engines.sglang.blending`, by `engines.catalog.LONGEST_ROUND`, 16. The memory of
 #   a round then limits the requests that run at once (`engines.budget.fitting_round`).
 #
-# Both pass the behavior's `acceptance_guess` (`policy.spec`), the teacher's parameters ÷ the
+# Both pass the behavior's `acceptance_guess`, the teacher's parameters ÷ the
 # student's as the ratio of costs, and the rows that are decoded at once. `runtime.draft_length` takes
 # the place of the choice, under the caps.
 

@@ -268,7 +268,7 @@ COLUMNS: Mapping[str, Column] = {
         panel="reward of training rollouts", figure="correct (%)", heading="Correct (%)", decimals=1,
     ),
     # Rounding: the learner's log p of sampled tokens beside the sampler's, in the same weights
-    # (`engines/common/rollout_loss.py`).
+    # (`engines/common/learning.py`).
     "sampler_gap": Column(
         "|Δ| of a sampled token's log p between learner and sampler, mean over tokens.", "nats", Steps.SCORED,
         panel="gap of learner and sampler, nats", heading="Gap (nats)", decimals=4,

@@ -35,7 +35,7 @@ from orchestrator.records.files import (
     write_atomically,
 )
 
-TEXTS = ".texts.gz"  # how the name of a file with texts of responses ends (`records.slices`)
+TEXTS = ".texts.gz"  # how the name of a file with texts of responses ends
 _NAME = re.compile(r"problems_([0-9]+)-([0-9]+)_of_([0-9]+)\.samples_([0-9]+)-([0-9]+)\.jsonl")
 
 
@@ -268,9 +268,9 @@ def _lower_edge(length: int) -> int:
 
 # --- reads the file of one slice: its whole records, or only their counts ---
 #
-# A file has a row for each problem of its slice (`problem_record`), and a last line that names the
+# A file has a row for each problem of its slice (`ProblemRecord`), and a last line that names the
 # slice (`identity`) and has the sha256 of the rows. The file's name says which problems and samples
-# it holds (`slices`). `writer.write_slice` writes it.
+# it holds (`Slice.name`). `writer.write_slice` writes it.
 
 
 REMEDY = "remove it; trb submit takes these samples again"

@@ -39,7 +39,7 @@ from orchestrator.tracking.wandb_tracker import leet_command, logged_in, server_
 PANELS_ACROSS = 3
 REASON_CHARACTERS = 160
 
-# Sections below `accuracy`, and the steps that log their columns (`records.columns`).
+# Sections below `accuracy`, and the steps that log their columns (`records.log`).
 SECTIONS = {
     "trust region": (Steps.MEASURED, Steps.BLENDED),
     "teacher": (Steps.SCORED,),

@@ -1,7 +1,7 @@
 """Checks that a sampler has a checkpoint's weights, by their bytes, and computes the right numbers.
 
 Weights are swapped in a running engine. Stale, torn or mixed-up weights would give plausible
-samples and wrong scores, without a damaged file. The learner (`learner`) therefore writes a canary
+samples and wrong scores, without a damaged file. The learner (`members`) therefore writes a canary
 into each checkpoint, and an evaluator (`graded_sampling`) compares it with its sampler after
 loading. Weights that a trial publishes for its own rollouts carry none.
 

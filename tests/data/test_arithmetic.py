@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.config import Recipe
 from orchestrator.data.arithmetic import (
+    CHARACTERS,
     LONG_TERMS,
     LONGEST_TERMS,
     SHORT_TERMS,
@@ -25,6 +26,7 @@ from orchestrator.data.arithmetic import (
     training_problems,
 )
 from orchestrator.data.problems import Problem
+from orchestrator.grading.grader import Grader
 
 N = 4000
 MIXTURE = Recipe(wrong_step=0.35, off_task=0.15, no_reasoning=0.10)
@@ -215,3 +217,16 @@ def test_a_derailing_teacher_says_nothing_of_the_sum() -> None:
 def test_one_teacher_may_do_both() -> None:
     rests = [rest for _, rest in mistakes(Recipe(recovers=0.1, derails=0.3), [6, 9, 1])]
     share(sum("boxed" not in rest for rest in rests), 0.75)
+
+
+def test_texts_stay_within_the_alphabet() -> None:
+    rng = random.Random(2)
+    for terms in (draw_terms(rng) for _ in range(500)):
+        for text in (question(terms), solution(terms), corrupted_solution(terms, MIXTURE, rng)):
+            assert set(text) <= set(CHARACTERS)
+
+
+def test_the_grader_agrees() -> None:
+    with Grader() as grader:
+        assert grader.grade("16", solution([6, 9, 1])).correct
+        assert not grader.grade("15", solution([6, 9, 1])).correct

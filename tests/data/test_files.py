@@ -349,3 +349,15 @@ def test_what_fails_leaves_nothing_and_is_made_by_the_next(folder: Path) -> None
     assert not is_cached("result.json")
     assert cached("result.json", lambda: "text") == "text"
     assert sorted(path.name for path in folder.iterdir()) == [".result.json.lock", "result.json"]
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'{"a": "\xff"}\n')
+    with pytest.raises(UserError, match="UTF-8"):
+        list(iterate_rows(tmp_path / "rows.jsonl"))
+
+
+@pytest.mark.parametrize("revision", [None, "main", COMMIT[:-1], COMMIT.upper()])
+def test_a_revision_that_is_no_commit(revision: str | None, hub: Hub) -> None:
+    assert "evaluation.benchmarks.amc23.revision:" in refusal(revision=revision)
+    assert hub.asked == []

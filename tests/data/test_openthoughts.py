@@ -455,3 +455,28 @@ def test_what_a_majority_depends_on_names_it(cache: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "GRADER_VERSION", "later")
     majorities(PLAIN)
     assert len(list(cache.glob("majorities-*.json"))) == 3
+
+
+def test_thoughts_are_pinned_by_content(tmp_path: Path) -> None:
+    data = write(tmp_path, MIXED)
+    load_thoughts(data)
+    write(tmp_path, MIXED[:-1])
+    with pytest.raises(UserError, match=r"thoughts\.jsonl: sha256 .* the file was changed"):
+        load_thoughts(data)
+
+
+def test_files_of_another_kind_or_broken(tmp_path: Path) -> None:
+    for name, words in (
+        ("rows.csv", "unknown kind of file"),
+        ("rows.parquet", "not a readable parquet file"),
+    ):
+        path = tmp_path / name
+        path.write_text("a,b\n")
+        revision = hashlib.sha256(path.read_bytes()).hexdigest()
+        with pytest.raises(UserError, match=words):
+            load_thoughts(Data(source="openthoughts", path=str(path), revision=revision))
+
+
+def test_too_few_problems(tmp_path: Path, characters: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(UserError, match=r"6 usable prompts \(0 too long\): expected 7 for"):
+        load_training_set(setup_of(write(tmp_path, thoughts(ANSWERS)), 7), None, characters)

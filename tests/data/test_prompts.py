@@ -184,3 +184,15 @@ def test_token_texts_of_any_ids_make_the_decoded_text(kind: Any) -> None:
         found = token_texts(ids, tokenizer)
         assert len(found) == len(ids)
         assert "".join(found) == response_text(ids, -1, tokenizer) == prompt_text(ids, tokenizer)
+
+
+def test_shipped_tokenizers_begin_texts_with_nothing() -> None:
+    for name in ("characters", "bytes"):
+        tokenizer = make_tokenizer(name)
+        assert render("7+9=?", PLAIN, tokenizer) == tuple(tokenizer.encode("7+9=?\n"))
+
+
+def test_no_blank_before_punctuation_is_lost() -> None:
+    tokenizer = sentencepiece()
+    ids = tokenizer.encode("a . b , c ?", add_special_tokens=False)
+    assert response_text(ids, 1, tokenizer) == "a . b , c ?"

@@ -289,3 +289,32 @@ def test_counts_of_files(tmp_path: Path, load: Loader) -> None:
 def test_counts_of_the_embedded_stream(load: Loader) -> None:
     chosen = load(sized(load_setup("arithmetic"), 2, 8))
     assert chosen.counts() == {"too_long": 0, "prompts": 16, "golds": {"given": 16, "none": 0}}
+
+
+def test_an_altered_or_broken_file(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS)
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write('{"id": "x", "problem": "1+1=?"}\n')
+    with pytest.raises(UserError, match=r"train\.jsonl: sha256"):
+        load(setup)
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write("{\n")
+    with pytest.raises(UserError, match=rf"train\.jsonl line {len(TEXTS) + 2}"):
+        load(setup)
+
+
+def test_a_row_without_an_answer_has_no_gold(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS[:1], steps=1, prompts=2)
+    path = tmp_path / "train.jsonl"
+    rows = [{"id": "a", "problem": "1+1=?", "answer": "2"}, {"id": "b", "problem": "1+2=?"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = dataclasses.replace(setup.data, files=[DataFile("train.jsonl", sha256(path))])
+    chosen = load(dataclasses.replace(setup, data=data))
+    assert {p.problem.id: p.problem.gold for p in chosen.prompts} == {"a": Gold("2"), "b": None}
+
+
+def test_chat_prompts_need_a_chat_template(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS)
+    chat = dataclasses.replace(setup, prompt=dataclasses.replace(setup.prompt, kind="chat"))
+    with pytest.raises(UserError, match=r"prompt\.kind"):
+        load(chat)

@@ -311,3 +311,17 @@ def test_fast_path_agrees_with_the_worker() -> None:
 def test_gold_refuses_wrong_fields(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Gold(**arguments)
+
+
+def test_last_box_wins_in_a_long_text(grader: Grader) -> None:
+    text = (
+        r"Let \boxed{3} be a guess. " * 500 + r"Therefore \boxed{\frac{14}{3}}. I checked 3 and 7."
+    )
+    assert grader.grade(r"\frac{14}{3}", text).correct
+    assert not grader.grade("3", text).correct
+
+
+def test_several_boxes_are_one_answer(grader: Grader) -> None:
+    text = r"Thus $x = \boxed{2}$ or $x = \boxed{-3}$."
+    assert grader.grade("2,-3", text) == Grade(True, "2, -3")
+    assert grader.grade("2", text) == Grade(False, "2, -3")

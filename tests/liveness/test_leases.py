@@ -305,3 +305,14 @@ def test_an_old_request_is_not_for_a_later_driver(tmp_path: Path) -> None:
     assert not driver.path.with_suffix(".stop").exists()
     assert not asked.is_set()
     second.end()
+
+
+def test_releasing_twice_does_no_harm(path: Path) -> None:
+    lease = Lease(path)
+    lease.release()
+    lease.release()
+    assert holder_of(path) is None
+
+
+def test_some_heartbeats_may_be_lost() -> None:
+    assert STALE_AFTER_S >= 3 * HEARTBEAT_S

@@ -263,3 +263,34 @@ def test_characters_cover_the_arithmetic_world(kind: str, saved: PreTrainedToken
             assert len(tokenizer.encode(text, add_special_tokens=False)) == len(text)
             assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     assert set("".join(texts)) <= set(arithmetic.CHARACTERS)
+
+
+def test_characters_round_trip_every_string_of_the_alphabet(
+    kind: str, saved: PreTrainedTokenizerFast
+) -> None:
+    setup = OmegaConf.load(SETUPS / f"{SETUP_OF[kind]}.yaml")
+    rng = random.Random(1)
+    for _ in range(100):
+        text = "".join(rng.choices(arithmetic.CHARACTERS, k=60))
+        assert round_trip(text, saved, setup.student.eos) == text + "\n"
+    assert len(set(arithmetic.CHARACTERS)) == len(arithmetic.CHARACTERS)
+
+
+def test_chat_prompts_of_the_byte_tokenizer_hold_its_special_tokens() -> None:
+    tokenizer = make_tokenizer("bytes")
+    ids = render("2+2", PromptTemplate(kind="chat", system="Be brief."), tokenizer)
+    assert tokenizer.decode(list(ids)) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert [i for i in ids if i >= 256] == [258, 257, 258, 257, 258]
+
+
+def test_words_of_the_off_task_answers_are_spelled_in_the_alphabet() -> None:
+    rng, recipe = random.Random(2), Recipe(off_task=1.0)
+    words = {
+        word
+        for _ in range(300)
+        for word in arithmetic.corrupted_solution([1, 2], recipe, rng).split()
+    }
+    assert len(words) == 16
+    assert set("".join(words)) <= set(arithmetic.CHARACTERS)

@@ -298,3 +298,8 @@ def test_the_shipped_setup_names_the_weights_of_its_package() -> None:
     setup = load_setup("smollm")
     models: list[Model] = [setup.student, setup.teacher]
     assert [bool(m.recipe and m.recipe.weights) for m in models] == [False, True]
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        write(tmp_path)

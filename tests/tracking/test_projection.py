@@ -405,3 +405,8 @@ def write_netrc(home: Path, text: str | None) -> None:
     if text is not None:
         (home / ".netrc").write_text(text)
         (home / ".netrc").chmod(0o600)
+
+
+def test_no_results_no_tables(sweep: Sweep) -> None:
+    made = build.results_table(sweep.study)
+    assert tracked_tables(made) == {}

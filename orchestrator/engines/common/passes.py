@@ -217,7 +217,7 @@ def fuse_norms(model: Any) -> None:
     """Run each RMS norm as one kernel if the device has it, not as transformers' six in float32."""
     for module in model.modules():
         # The norms of each architecture are classes of their own, alike in name and attribute.
-        # `engines.common.architecture` compares models before and after.
+        # `engines.torch.architecture` compares models before and after.
         if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
             module.forward = MethodType(_fused_norm, module)
 

@@ -198,7 +198,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "model_path": settings.model,
         "skip_tokenizer_init": True,  # token ids go in and come out
         "dtype": settings.dtype,
-        "attention_backend": settings.attention,  # see `attention`; None leaves it to SGLang
+        "attention_backend": settings.attention,  # see `toolchain`; None leaves it to SGLang
         "context_length": settings.context + BLOCK_TOKENS,
         "sampling_backend": BACKEND,
         "enable_custom_logit_processor": True,  # passes a request's parameters on to the sampler
