@@ -78,7 +78,7 @@ COMMANDS = {
     # To look up.
     "config": (
         "commands.config_reference",
-        "every key with its type, rule, default and meaning, or an experiment's values and origins",
+        "every key with its type, rule, default and meaning, or an experiment's values",
     ),
     "list": (
         "commands.listing",
