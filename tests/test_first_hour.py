@@ -7,21 +7,49 @@ sweep in `sweep/test_gpu_smoke`.
 
 from __future__ import annotations
 
-import ast
+import importlib.metadata
+import importlib.util
+import io
 import json
+import multiprocessing
 import re
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 
 from orchestrator import cli
+from orchestrator.checks import engines, machine
 from orchestrator.checks.catalog import GPU_CHECKS
 from orchestrator.commands.doctor import looks
+from orchestrator.config import Runtime
+from orchestrator.data.files import data_file
+from orchestrator.data.sources import fetch
+from orchestrator.engines import catalog
+from orchestrator.engines import device as gpu
+from orchestrator.engines.budget import budget
+from orchestrator.engines.sglang import private, toolchain
+from orchestrator.engines.sglang.process import EngineProcess, Settings
+from orchestrator.engines.sglang.toolchain import attention_backend
+from orchestrator.errors import EngineLost, UserError
+from orchestrator.experiment.load import load_experiment, load_setup
+from orchestrator.experiment.units import expand
+from orchestrator.liveness.children import Child
+from orchestrator.models.locate import download
+from orchestrator.sweep.preflight import check_address
+from orchestrator.workers.canary import canary_ids
 from tests.checks.benches import small_bench
-from tests.sweeps import ROOT
+from tests.sweeps import NO_MIRROR, ROOT
 from tests.test_docs import FIRST_HOUR
+from tests.test_packaging import install
 
 TEXT = FIRST_HOUR.read_text(encoding="utf-8")
 
@@ -37,6 +65,12 @@ def blocks() -> dict[str, list[str]]:
 def matches(quoted: str, printed: str) -> bool:
     """Whether `printed` holds a quotation, in which … stands for anything but the end of a line."""
     return re.search(".*".join(map(re.escape, quoted.split("…"))), printed) is not None
+
+
+def quoted_errors() -> list[str]:
+    """The messages in the first column of the page's table."""
+    rows = re.findall(r"^\| (`.*?`) \|", TEXT, flags=re.MULTILINE)
+    return [quoted.strip("`") for row in rows for quoted in row.split("<br>")]
 
 
 # --- output ---
@@ -105,22 +139,145 @@ def test_what_make_is_asked_for_is_there() -> None:
     assert targets <= set(made)
 
 
-def test_quoted_errors_are_sentences_of_the_program() -> None:
-    """A quarter of the words of each message, in a row, stand in a string of the program."""
-    program = "\n".join(strings())
-    rows = re.findall(r"^\| (`.*?`) \|", TEXT, flags=re.MULTILINE)
-    quoted = [quotation.strip("`") for row in rows for quotation in row.split("<br>")]
-    assert len(quoted) > 20
-    for message in quoted:
-        words = message.split()
-        length = max(2, len(words) // 4)
-        runs = [" ".join(words[i : i + length]) for i in range(len(words) - length + 1)]
-        assert any(run in program for run in runs), message
+# --- errors ---
 
 
-def strings() -> Iterator[str]:
-    for folder in ("orchestrator", "docker"):
-        for file in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield node.value
+def test_quoted_errors_are_those_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message of the table comes from the code that says it, and each code below has its row."""
+    said: list[str] = []
+    for each in (installing, starting, fetching, on_a_gpu, engine_at_work, placing):
+        with monkeypatch.context() as patch:
+            said += each(tmp_path, patch)
+    unknown = [
+        quoted
+        for quoted in quoted_errors()
+        if not any(matches(quoted, message) for message in said)
+    ]
+    assert unknown == []
+    assert [
+        message
+        for message in said
+        if not any(matches(quoted, message) for quoted in quoted_errors())
+    ] == []
+
+
+def refused(call: Callable[[], object], kind: type[Exception] = UserError) -> str:
+    """What a call that must fail says."""
+    with pytest.raises(kind) as error:
+        call()
+    return str(error.value)
+
+
+def installing(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """An older system or driver, a driver that is not well, and a torch installed without one."""
+    patch.setattr(machine, "driver_version", lambda: "550.127.08")
+    patch.setattr(machine, "driver_cuda", lambda: "12.4")
+    patch.setattr(torch.cuda, "device_count", lambda: 0)
+    bench = replace(small_bench(folder), small=False)
+    messages = [install.remark("auto", None, "550.127.08", "linux")]
+    for cuda in ("13.0", None):
+        patch.setattr(torch.version, "cuda", cuda)
+        messages.append(machine.driver(bench).detail)
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.setattr(machine, "driver_cuda", lambda: "13.0")
+    patch.setattr(machine, "initialised", lambda: 802)
+    messages.append(machine.driver(bench).detail)
+    patch.setattr(install.platform, "libc_ver", lambda: ("glibc", "2.28"))
+    with redirect_stderr(io.StringIO()) as printed, pytest.raises(SystemExit):
+        install.check_glibc()
+    return [*messages, printed.getvalue()]
+
+
+def starting(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """An engine that is not installed, and one without anything that compiles."""
+
+    def no_distribution(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    patch.setattr(importlib.util, "find_spec", lambda name: None)
+    messages = [refused(lambda: catalog.require("engine.sampler", "sglang"))]
+    patch.setattr(importlib.metadata, "distribution", no_distribution)
+    patch.setattr(sysconfig, "get_paths", lambda: {"include": str(folder)})
+    (folder / "file").touch()
+    lacking = toolchain.missing(
+        {"PATH": str(folder), "SGLANG_CACHE_DIR": str(folder / "file" / "kernels")}, folder
+    )
+    return messages + [line for line in lacking if not line.startswith(("a C compiler", "ninja"))]
+
+
+def fetching(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """A machine that reaches neither the hub nor the files' repositories."""
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("Name or service not known")
+
+    patch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    return [
+        refused(lambda: download("Qwen/Qwen3-4B", "0" * 40)),
+        refused(lambda: data_file("eval/math500.jsonl", str(folder))),
+        refused(lambda: list(fetch(folder, ["math500"], NO_MIRROR))),
+    ]
+
+
+def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """A card that others hold or that is too small, a host without memory, two GPUs that cannot
+    talk.
+    """
+    setup, holder = load_setup("gpu-smoke"), gpu.MemoryHolder(4711, "python", 70.0)
+    bench = small_bench(folder)
+    patch.setattr(machine, "available_gib", lambda: 0.0)
+    patch.setattr(torch.cuda, "device_count", lambda: 2)
+    ended = SimpleNamespace(start=lambda: None, join=lambda: None, exitcode=1)
+    patch.setattr(
+        multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=lambda **_: ended)
+    )
+    for who, log_prob in ((engines.LEARNER, -1.0), (engines.SAMPLER, -2.0)):
+        engines.write_canary(bench, who, [log_prob] * len(canary_ids(bench.setup)))
+    patch.setenv("SLURM_CPUS_PER_TASK", "4096")
+    patch.setattr(machine.os, "sched_getaffinity", lambda pid: {0})
+    full = SimpleNamespace(f_frsize=1, f_blocks=2**26, f_bfree=0, f_bavail=0)
+    patch.setattr(machine.os, "statvfs", lambda path: full)
+    in_bfloat16 = replace(bench.setup, engine=replace(bench.setup.engine, dtype="bfloat16"))
+    return [
+        refused(
+            lambda: gpu.wait_for_memory(60, "an SGLang engine", 0, lambda: 3.0, lambda: [holder]),
+            EngineLost,
+        ),
+        refused(lambda: budget(setup, Runtime(), 12.0, "decoding")),
+        refused(lambda: budget(setup, Runtime(), 12.0, "learning")),
+        machine.cores(Runtime()).detail,
+        machine.shared_memory(load_experiment(ROOT / "experiments" / "gpu-smoke.yaml")).detail,
+        machine.offload(bench).detail,
+        machine.collective(bench).detail,
+        engines.same_weights(replace(bench, setup=in_bfloat16)).detail,
+    ]
+
+
+def engine_at_work(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """An engine that dies, falls silent, or makes another cache; kernels that cannot be."""
+
+    asked = Settings("model", "bfloat16", "student", 62, 60, 61, 64, True, None, 1000, 4, False)
+    messages = []
+    for call, silence_s in ((("die", ""), 60.0), (("sleep", 600), 0.0)):
+        engine = EngineProcess(asked)
+        engine._child = Child("tests.liveness.obedient_child", "the SGLang engine")
+        engine._child.ask("> ")
+        messages.append(refused(partial(next, engine.generate(call, silence_s)), EngineLost))  # pyright: ignore[reportArgumentType]
+    made = SimpleNamespace(scheduler_infos=[{"max_total_num_tokens": 700}])
+    other: Any = SimpleNamespace(_scheduler_init_result=made, shutdown=lambda: None)
+    messages.append(refused(lambda: private.check_cache(other, asked), RuntimeError))
+    return [*messages, refused(lambda: attention_backend("fa3", "float32", (9, 0)))]
+
+
+def placing(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """A node without a GPU, and an address where nothing is."""
+    from orchestrator.sweep import cluster
+
+    patch.setattr(cluster.ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
+    units = expand(load_experiment(ROOT / "experiments" / "gpu-smoke.yaml"))
+    return [
+        refused(lambda: cluster.check_placement(units)),
+        refused(lambda: check_address("127.0.0.1:1")),
+    ]
