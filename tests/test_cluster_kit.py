@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,22 @@ def test_the_pods_of_kubernetes_share_a_folder_an_image_and_rays_version(
     volumes = {volume["name"]: volume for volume in pods[0]["volumes"]}
     assert volumes[shm]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
     assert worker["resources"]["limits"]["nvidia.com/gpu"]
+
+
+def test_folders_and_address_of_a_job_can_be_given(job: dict[str, str], tmp_path: Path) -> None:
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    done = run(
+        job | {"TRB_HOME": str(home), "TRB_RUNS": "/shared/runs", "TRB_HEAD_IP": "10.1.0.7"},
+        "paper.yaml",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--address 10.1.0.7:23456 --runs /shared/runs" in done.stdout
+    assert f"in {home}" in done.stdout
+
+
+def test_scripts_are_free_of_what_shellcheck_finds() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run(["shellcheck", str(SBATCH)], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
