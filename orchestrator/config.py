@@ -21,7 +21,7 @@ from orchestrator.rules import (
     Must,
     Natural,
     Number,
-    Points,
+    PercentagePoints,
     Positive,
     Probability,
     Section,
@@ -80,7 +80,7 @@ PlacementMode = Annotated[
     ),
 ]
 RoleName = Literal["rollout", "teacher", "learner"]
-Kept = Annotated[
+Retention = Annotated[
     Literal["best", "all"],
     Choices(best="the best checkpoint; all until it is known", all="every checkpoint"),
 ]
@@ -453,7 +453,7 @@ class Evaluation(Section):
         "Bound on the probability that a race drops the checkpoint that `full` would select.",
     ] = 0.05
     indifference: Annotated[
-        Points,
+        PercentagePoints,
         "A race ends once no checkpoint can lie more than so many points above the leader; 0: never.",
     ] = 0.0
     rescore: Annotated[
@@ -645,7 +645,7 @@ class Runtime(Section):
     slice_responses: Annotated[
         Count, "Responses that an evaluator samples at a time and writes together."
     ] = 2000
-    keep: Annotated[Kept, "Which checkpoints stay on disk."] = "best"
+    keep: Annotated[Retention, "Which checkpoints stay on disk."] = "best"
     worker_timeout_s: Annotated[
         Positive, "Seconds after which a call of an actor counts as lost."
     ] = 7200.0

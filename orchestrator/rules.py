@@ -30,7 +30,7 @@ Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Probability = Annotated[float, Strict(), Field(gt=0, lt=1)]
-Points = Annotated[float, Strict(), Field(ge=0, le=100)]  # of a score in per cent
+PercentagePoints = Annotated[float, Strict(), Field(ge=0, le=100)]  # of a score in per cent
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), Field(pattern=r"^[^\x00\x7f]*$")]  # can be a file's name
 

@@ -26,7 +26,7 @@ from analysis.labels import AVERAGE, order_methods
 from analysis.numbers import signed, tenths_text
 
 Value: TypeAlias = Estimate | Difference | Fraction | float | int | str | None
-Row: TypeAlias = RowEvidence | ConfirmedRow | MeanDifference | CostRow
+EvidenceRow: TypeAlias = RowEvidence | ConfirmedRow | MeanDifference | CostRow
 BlockKind = Literal["selected", "responses", "confirmed", "across", "cost"]
 # Kinds of values: percent is in the unit of the table's scores in a CSV file.
 NumberKind = Literal["percent", "number", "count", "text"]
@@ -306,7 +306,7 @@ TITLES: Mapping[BlockKind, str] = {
 
 def rows_of(known: Facts, kind: BlockKind) -> list[Any]:
     """The rows of a block, setup by setup, methods in the order of the table."""
-    rows: Mapping[BlockKind, Sequence[Row]] = {
+    rows: Mapping[BlockKind, Sequence[EvidenceRow]] = {
         "selected": known.rows,
         "responses": [row for row in known.rows if row.columns[AVERAGE].responses],
         "confirmed": known.confirmed,
@@ -316,7 +316,7 @@ def rows_of(known: Facts, kind: BlockKind) -> list[Any]:
     order = order_methods(row.method for row in rows[kind])
     setups = list(known.experiment.setups)
 
-    def place(row: Row) -> tuple[int, int]:
+    def place(row: EvidenceRow) -> tuple[int, int]:
         return setups.index(row.setup) if row.setup else 0, order.index(row.method)
 
     return sorted(rows[kind], key=place)

@@ -90,7 +90,7 @@ class SeedMean:
 
 
 @dataclass(frozen=True)
-class Grid:
+class MethodGrid:
     """The scores of one method's grid as lines over the knob `x`.
 
     `fixed` has the knobs with a single value. Each setting of the other knobs has a line: `lines`
@@ -199,7 +199,7 @@ def problem_margin(checkpoint: Candidate) -> float | None:
     return Z * sqrt(variance) / len(checkpoint.counts) if variance > 0 else None
 
 
-def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidate]) -> Grid:
+def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidate]) -> MethodGrid:
     """Best-over-training scores over the grid of one method; there is at least one setting."""
     method = settings[0].method
     values: dict[str, list[Any]] = {}  # of each knob, ascending
@@ -216,7 +216,7 @@ def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidat
     for setting in sorted(settings, key=lambda setting: [setting.knobs[knob] for knob in values]):
         key = tuple((knob, setting.knobs[knob]) for knob in varied if knob != x)
         lines[key][setting.knobs[x] if x else 0] = best_over_training(candidates, setting.knobs)
-    return Grid(method, x, fixed, dict(lines))
+    return MethodGrid(method, x, fixed, dict(lines))
 
 
 def base_scores(study: Study) -> dict[str, float]:

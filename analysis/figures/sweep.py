@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.facts import curves
-from analysis.facts.curves import Grid, ScoredSetting, SeedMean
+from analysis.facts.curves import MethodGrid, ScoredSetting, SeedMean
 from analysis.figures import panels
 from analysis.figures.picture import Caption, Picture, SetupRuns
 from analysis.labels import method_label
@@ -34,15 +34,15 @@ CROWDED = 9  # letters of tick labels on an inch; where more would stand, the la
 
 @panels.styled()
 def draw(
-    grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = panels.WIDTH
+    grids: Sequence[MethodGrid], vanilla: SeedMean | None, title: str, width: float = panels.WIDTH
 ) -> Figure:
     """A panel for each grid on one scale of per cent, and one for methods with a single setting.
 
     Vanilla is a dashed line across all panels. Bars are the standard deviation over seeds; of one
     seed, the 95 % interval over the problems. At least one grid has several settings.
     """
-    several: list[Grid] = []
-    single: list[Grid] = []
+    several: list[MethodGrid] = []
+    single: list[MethodGrid] = []
     for grid in grids:
         (single if grid.x is None else several).append(grid)
     count = len(several) + bool(single)
@@ -68,7 +68,7 @@ def draw(
     return figure
 
 
-def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
+def _draw_grid(axes: Axes, grid: MethodGrid, index: int, inches: float) -> None:
     """A line for each setting of the other knobs, on a panel of that many inches."""
     assert grid.x is not None
     color, marker = panels.method_style(grid.method, index)
@@ -88,7 +88,7 @@ def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
     axes.set_title(method_label(grid.method))
 
 
-def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> None:
+def _draw_single(axes: Axes, single: Sequence[MethodGrid], grids: Sequence[MethodGrid]) -> None:
     """A point for each method, which the legend names with its setting."""
     for place, grid in enumerate(single):
         color, marker = panels.method_style(grid.method, grids.index(grid))

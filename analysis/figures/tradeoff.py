@@ -36,7 +36,7 @@ COLORS = "cividis"  # runs from dark to light and reads the same with any colour
 LEAST_LOG_PROB, LEAST_AUROC, LEAST_REWARD = 0.1, 0.1, 10.0  # nats, probability, per cent
 INTERVAL = "95 % over steps"
 
-Schedule = tuple[str, int | None]  # method, and the steps after which it has faded
+FadedMethod = tuple[str, int | None]  # method, and the steps after which it has faded
 
 
 @panels.styled()
@@ -52,7 +52,7 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = panels.WIDTH
     rewards = [100 * point.reward for point in points]
     norm = Normalize(*widened(rewards, LEAST_REWARD))
     sizes, markers = _sizes(points), _markers(points)
-    paths: dict[tuple[Schedule, int], list[SupportPoint]] = defaultdict(list)
+    paths: dict[tuple[FadedMethod, int], list[SupportPoint]] = defaultdict(list)
     for point in sorted(points, key=lambda point: point.epsilon or 0):
         paths[_schedule(point), point.seed].append(point)
     for path in paths.values():
@@ -102,7 +102,7 @@ def widened(values: Iterable[float], least: float) -> tuple[float, float]:
     return low - extra, high + extra
 
 
-def _schedule(point: SupportPoint) -> Schedule:
+def _schedule(point: SupportPoint) -> FadedMethod:
     return point.method, point.warmup
 
 
@@ -116,7 +116,7 @@ def _sizes(points: Sequence[SupportPoint]) -> dict[float | None, float]:
     return sizes
 
 
-def _markers(points: Sequence[SupportPoint]) -> dict[Schedule, str]:
+def _markers(points: Sequence[SupportPoint]) -> dict[FadedMethod, str]:
     """A marker for each schedule, in ascending order of K.
 
     Methods that never fade come last, with their markers of the other figures.
@@ -131,7 +131,9 @@ def _markers(points: Sequence[SupportPoint]) -> dict[Schedule, str]:
 
 
 def _legend(
-    points: Sequence[SupportPoint], markers: dict[Schedule, str], sizes: dict[float | None, float]
+    points: Sequence[SupportPoint],
+    markers: dict[FadedMethod, str],
+    sizes: dict[float | None, float],
 ) -> list[Line2D]:
     handles = []
     outline: dict[str, Any] = {"color": "none", "markeredgecolor": panels.BLACK, "markersize": 8}

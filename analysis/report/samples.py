@@ -29,8 +29,8 @@ TITLES = {
 }
 AHEAD, BEHIND = "Right where Vanilla is wrong", "Wrong where Vanilla is right"
 
-Key = tuple[str, str, int]  # benchmark, problem, number of the sample
-Responses = Mapping[Key, ResponseText]
+ResponseKey = tuple[str, str, int]  # benchmark, problem, number of the sample
+Responses = Mapping[ResponseKey, ResponseText]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def kept_responses(facts: Facts) -> dict[str, dict[str, Responses]]:
     """Setup → method → the kept responses of its selected checkpoint's first seed."""
     found: dict[str, dict[str, Responses]] = {name: {} for name in facts.experiment.setups}
     for selected in facts.selected:
-        best, responses = selected.best, dict[Key, ResponseText]()
+        best, responses = selected.best, dict[ResponseKey, ResponseText]()
         run = facts.study.reader(best.units[0])
         for benchmark, evaluation_id in facts.study.evaluation_ids(selected.setup).items():
             for response in run.texts(evaluation_id, best.step):
@@ -172,5 +172,5 @@ def benchmarks(facts: Facts) -> list[str]:
     return list(labels)
 
 
-def _benchmark(facts: Facts, setup: str, key: Key) -> str:
+def _benchmark(facts: Facts, setup: str, key: ResponseKey) -> str:
     return benchmark_label(key[0], facts.experiment.setups[setup].evaluation.benchmarks[key[0]])

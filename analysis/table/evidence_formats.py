@@ -16,9 +16,9 @@ from analysis.facts.columns import (
     TITLES,
     BlockKind,
     EvidenceColumn,
+    EvidenceRow,
     NumberKind,
     P,
-    Row,
     Value,
     records,
     rows_of,
@@ -77,13 +77,13 @@ def by_setup(known: Facts, kind: BlockKind) -> dict[str, list[Any]]:
     return groups
 
 
-def block_sheet(kind: BlockKind, rows: Iterable[Row], key: str = AVERAGE) -> Sheet:
+def block_sheet(kind: BlockKind, rows: Iterable[EvidenceRow], key: str = AVERAGE) -> Sheet:
     """The rows of a block as texts, for a column of the results table."""
     always = {METHOD, *(column.heading for column in COLUMNS[kind] if column.always)}
     return sheet_of([row_cells(kind, row, key) for row in rows], always)
 
 
-def row_cells(kind: BlockKind, row: Row, key: str = AVERAGE) -> dict[str, str]:
+def row_cells(kind: BlockKind, row: EvidenceRow, key: str = AVERAGE) -> dict[str, str]:
     """Heading → text of a row; empty where a number is missing."""
     cells = {METHOD: method_label(row.method)}
     words = {
@@ -100,7 +100,7 @@ def row_cells(kind: BlockKind, row: Row, key: str = AVERAGE) -> dict[str, str]:
     return cells
 
 
-def _text(column: EvidenceColumn, row: Row, value: Value) -> str:
+def _text(column: EvidenceColumn, row: EvidenceRow, value: Value) -> str:
     if column.text is not None:
         return column.text(row)
     if column.holds == "estimate":

@@ -27,7 +27,7 @@ from orchestrator.checks.measures import (
     seconds_until,
     who_holds,
 )
-from orchestrator.checks.timing import Work, row_of
+from orchestrator.checks.timing import TimedWork, row_of
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.catalog import ENGINES, open_engine, require, sampler_of
@@ -241,12 +241,12 @@ def _decode(
         return {}, drawn
     speed = {"rows": float(rows), "decoded_per_s": between / taken}
     if card_gib() is not None:
-        work = Work(rows, prompt + SHORT_TOKENS, between / rows)
+        work = TimedWork(rows, prompt + SHORT_TOKENS, between / rows)
         speed["planned_per_s"] = _planned(bench, situation, work)
     return speed, drawn
 
 
-def _planned(bench: Bench, situation: Situation, work: Work) -> float:
+def _planned(bench: Bench, situation: Situation, work: TimedWork) -> float:
     """Tokens a second that a plan assumes for the same work before any measurement."""
     blends = situation == "blending"
     gpu = gpu_of_card(Card(torch.cuda.get_device_name(), card_gib() or 0.0))

@@ -62,7 +62,7 @@ SITUATIONS: dict[str, Situation] = {
 
 
 @dataclass(frozen=True)
-class Work:
+class TimedWork:
     """The work of a row, as in `CalibrationRow`."""
 
     responses: int = 0
@@ -71,7 +71,7 @@ class Work:
     whole: bool = False
 
 
-NO_WORK = Work()  # of the passing of weights
+NO_WORK = TimedWork()  # of the passing of weights
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _sample(notes: Notes, sampler: Sampler, key: str, behavior: Behavior, second
             before = min(before, sampled(first)[0])
         if taken > before and tokens > tokens_before:
             between = (tokens - tokens_before) / rows
-            work = Work(rows, prompt + first, between, whole=size == most)
+            work = TimedWork(rows, prompt + first, between, whole=size == most)
             notes.add(key, taken - before, work, behavior=str(behavior))
 
 
@@ -241,7 +241,7 @@ def _batches(
         seconds = seconds_of(lambda: work(finished, scores, step))  # noqa: B023 (called at once)
         prompt = len(finished.requests[0].prompt_ids)
         tokens = float(finished.lengths_B.float().mean())
-        notes.add(key, seconds, Work(size, prompt, tokens, whole=size == most))
+        notes.add(key, seconds, TimedWork(size, prompt, tokens, whole=size == most))
     return notes.found()
 
 
@@ -289,7 +289,7 @@ class Notes:
         """The phase's engine is up, and its measurements begin; later calls change nothing."""
         self._start_s = self._start_s or time.monotonic() - self._began
 
-    def add(self, key: str, seconds: float, work: Work = NO_WORK, **about: object) -> None:
+    def add(self, key: str, seconds: float, work: TimedWork = NO_WORK, **about: object) -> None:
         """Write a row; the first replaces earlier calibrations."""
         engine = self.asked.bench.setup.engine
         versions = {"torch": importlib.metadata.version("torch")}
@@ -329,7 +329,7 @@ class Notes:
 
 
 def row_of(
-    bench: Bench, key: str, work: Work, seconds: float = 0.0, day: str = "", **about: object
+    bench: Bench, key: str, work: TimedWork, seconds: float = 0.0, day: str = "", **about: object
 ) -> CalibrationRow:
     """A row of the bench's models and engines."""
     engine = bench.setup.engine

@@ -282,7 +282,7 @@ EXAMPLES = 5  # of a benchmark, the most frequent disagreements first
 
 
 @dataclass(frozen=True)
-class Example:
+class Disagreement:
     """An answer on which the graders disagree; `count` responses gave it."""
 
     problem: str
@@ -306,7 +306,7 @@ class Audited:
     refused: int
     accepted: int
     undecided: int
-    examples: list[Example] = field(default_factory=list)
+    examples: list[Disagreement] = field(default_factory=list)
 
     @property
     def rate(self) -> float | None:
@@ -324,7 +324,7 @@ def compared(
 ) -> Audited:
     """Grade each different answer twice; `answers` counts (problem, answer)."""
     refused = accepted = undecided = 0
-    examples: list[Example] = []
+    examples: list[Disagreement] = []
     for (problem, answer), count in sorted(answers.items(), key=lambda item: (-item[1], item[0])):
         gold = golds[problem]
         ours = grader.grade_answer(gold, answer)
@@ -335,7 +335,7 @@ def compared(
             refused += count if ours.correct else 0
             accepted += count if theirs.correct else 0
             if len(examples) < EXAMPLES:
-                examples.append(Example(problem, gold.answer, answer, ours.correct, count))
+                examples.append(Disagreement(problem, gold.answer, answer, ours.correct, count))
     return Audited(setup, benchmark, sum(answers.values()), refused, accepted, undecided, examples)
 
 

@@ -46,7 +46,7 @@ COUNTED = {  # headings of a family's units, and the states that count there
 }
 CONFIRMING = "  confirming"  # stands below a method, for the runs that confirm its choice
 
-Row = Mapping[str, Cell]  # by heading
+Cells = Mapping[str, Cell]  # by heading
 ORDERS = {  # how `--sort` orders units; the unknown come last
     "score": lambda s: 0.0 if s.score is None else -1.0 - s.score,
     "name": lambda s: (s.setup, s.label, s.seed),
@@ -128,7 +128,7 @@ def duration(seconds: float | None) -> str:
 # --- rows ---
 
 
-def unit_rows(overview: Overview) -> dict[str, Row]:
+def unit_rows(overview: Overview) -> dict[str, Cells]:
     """Unit id → its cells: name, seed, state, steps with a bar, loss, best score and time left."""
     called, seeded = _labels(overview.units), {s.id for s in _seeded(overview.units)}
     # Steps of the same width stay in their place while they are taken.
@@ -150,7 +150,7 @@ def unit_rows(overview: Overview) -> dict[str, Row]:
     return rows
 
 
-def unit_columns(rows: Mapping[str, Row], width: int) -> dict[str, int]:
+def unit_columns(rows: Mapping[str, Cells], width: int) -> dict[str, int]:
     """Heading → characters of the columns of units; without different seeds they have none."""
     columns = {}
     for heading in (UNIT, SEED, STATE, BAR, STEP, LOSS, SCORE, LEFT):
@@ -160,7 +160,7 @@ def unit_columns(rows: Mapping[str, Row], width: int) -> dict[str, int]:
     return fitted(columns, width, [LOSS, BAR], [UNIT])
 
 
-def family_rows(overview: Overview) -> list[Row]:
+def family_rows(overview: Overview) -> list[Cells]:
     """A row for each method of each setup: the best setting so far, counts of units by state.
 
     A row below it is for the runs that confirm its choice.
@@ -184,7 +184,7 @@ def _family_row(
     step: int | None,
     states: Mapping[str, int],
     score: float | None,
-) -> Row:
+) -> Cells:
     row = {METHOD: label, SETTING: setting or "", STEP: "" if step is None else str(step)}
     for heading, counted in COUNTED.items():
         row[heading] = str(sum(states.get(state, 0) for state in counted) or "")
@@ -193,7 +193,7 @@ def _family_row(
     return {heading: Cell(text) for heading, text in row.items()}
 
 
-def family_columns(overview: Overview, rows: Sequence[Row], width: int) -> dict[str, int]:
+def family_columns(overview: Overview, rows: Sequence[Cells], width: int) -> dict[str, int]:
     """Heading → characters of the columns of families."""
     # Room for what may come to stand there: any setting, any step, and all units as done.
     least = {
@@ -290,7 +290,10 @@ def units_view(
 
 
 def _table(
-    rows: Sequence[Row], columns: Mapping[str, int], left: Collection[str], folded: Collection[str]
+    rows: Sequence[Cells],
+    columns: Mapping[str, int],
+    left: Collection[str],
+    folded: Collection[str],
 ) -> Table:
     headings = list(columns)
     cells = [[row[heading] for heading in headings] for row in rows]

@@ -22,7 +22,7 @@ from orchestrator.data.files import file_sha256
 from orchestrator.errors import UserError, refuse
 from orchestrator.records.files import write_atomically
 
-Row = dict[str, Any]
+DataRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Source:
     rows: int
     upstream: tuple[Upstream, ...]
     licence: str
-    convert: Callable[[Sequence[bytes]], list[Row]]
+    convert: Callable[[Sequence[bytes]], list[DataRow]]
 
 
-def to_bytes(rows: Sequence[Row]) -> bytes:
+def to_bytes(rows: Sequence[DataRow]) -> bytes:
     """Rows as JSON Lines, as all data files are written."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
 
@@ -97,12 +97,12 @@ GSM8K_SAMPLE = (
 )
 
 
-def _lines(content: bytes) -> list[Row]:
+def _lines(content: bytes) -> list[DataRow]:
     """Rows of a JSON Lines file."""
     return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
 
 
-def _math500(files: Sequence[bytes]) -> list[Row]:
+def _math500(files: Sequence[bytes]) -> list[DataRow]:
     rows = []
     for row in _lines(files[0]):
         kept = {name: row[name] for name in ("problem", "answer", "solution", "subject", "level")}
@@ -110,7 +110,7 @@ def _math500(files: Sequence[bytes]) -> list[Row]:
     return rows
 
 
-def _gsm8k(split: str, file: bytes) -> list[Row]:
+def _gsm8k(split: str, file: bytes) -> list[DataRow]:
     """Rows of GSM8K, whose answers are whole solutions that end in `#### gold`."""
     rows = []
     for number, row in enumerate(_lines(file)):
@@ -124,21 +124,21 @@ def _gsm8k(split: str, file: bytes) -> list[Row]:
     return rows
 
 
-def _gsm8k_test(files: Sequence[bytes]) -> list[Row]:
+def _gsm8k_test(files: Sequence[bytes]) -> list[DataRow]:
     return _gsm8k("test", files[0])
 
 
-def _gsm8k_train(files: Sequence[bytes]) -> list[Row]:
+def _gsm8k_train(files: Sequence[bytes]) -> list[DataRow]:
     taken = int.from_bytes(base64.b64decode(GSM8K_SAMPLE), "little")
     return [row for number, row in enumerate(_gsm8k("train", files[0])) if taken >> number & 1]
 
 
 def _contest(
     name: str, source: str, extra_fields: Sequence[str]
-) -> Callable[[Sequence[bytes]], list[Row]]:
+) -> Callable[[Sequence[bytes]], list[DataRow]]:
     """A conversion for a contest whose answers are numbers; `extra_fields` are kept as they are."""
 
-    def convert(files: Sequence[bytes]) -> list[Row]:
+    def convert(files: Sequence[bytes]) -> list[DataRow]:
         rows = []
         for row in _lines(files[0]):
             head = {
@@ -153,7 +153,7 @@ def _contest(
     return convert
 
 
-def _amc22_23(files: Sequence[bytes]) -> list[Row]:
+def _amc22_23(files: Sequence[bytes]) -> list[DataRow]:
     rows = []
     for number, row in enumerate(_lines(files[0])):
         rows.append({
@@ -167,7 +167,7 @@ def _amc22_23(files: Sequence[bytes]) -> list[Row]:
     return rows
 
 
-def _olympiadbench(files: Sequence[bytes]) -> list[Row]:
+def _olympiadbench(files: Sequence[bytes]) -> list[DataRow]:
     rows = []
     for row in _lines(files[0]):
         head = {
@@ -180,7 +180,7 @@ def _olympiadbench(files: Sequence[bytes]) -> list[Row]:
     return rows
 
 
-def _olympiadbench_674(files: Sequence[bytes]) -> list[Row]:
+def _olympiadbench_674(files: Sequence[bytes]) -> list[DataRow]:
     """The later edition: the 675 problems in order without one; some fields are the first's."""
     import pyarrow.parquet
 
@@ -201,7 +201,7 @@ def _olympiadbench_674(files: Sequence[bytes]) -> list[Row]:
     return rows
 
 
-def _math_train(files: Sequence[bytes]) -> list[Row]:
+def _math_train(files: Sequence[bytes]) -> list[DataRow]:
     """The training split of MATH without `MATH_LEFT_OUT`."""
     rows = []
     for row in json.loads(files[0]):
@@ -214,7 +214,7 @@ def _math_train(files: Sequence[bytes]) -> list[Row]:
 
 
 def _benchmark(
-    key: str, convert: Callable[[Sequence[bytes]], list[Row]], licence: str, *upstream: Upstream
+    key: str, convert: Callable[[Sequence[bytes]], list[DataRow]], licence: str, *upstream: Upstream
 ) -> Source:
     """The source of a benchmark's declared file."""
     declared = BENCHMARKS[key]

@@ -19,7 +19,7 @@ from orchestrator.engines.interface import Engine, Job, OpenEngine
 from orchestrator.errors import refuse
 from orchestrator.start_up import quick_imports
 
-Role = Literal["sampler", "scorer", "trainer"]
+EngineRole = Literal["sampler", "scorer", "trainer"]
 LONGEST_ROUND = 16  # the largest γ of an engine that reserves room for drafts beside each request
 
 
@@ -46,13 +46,13 @@ class EngineInfo:
       both were counted (`engines.budget`).
     """
 
-    roles: frozenset[Role]
+    roles: frozenset[EngineRole]
     blends: bool
     keyed: bool
     module: str
     packages: tuple[str, ...] = ()
     pooled: bool = False
-    spread: frozenset[Role] = frozenset()
+    spread: frozenset[EngineRole] = frozenset()
     tools: str = ""
     longest_draft: int | None = None
     adapts: bool = False
@@ -92,7 +92,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
 )
 
 
-def able(*roles: Role) -> list[str]:
+def able(*roles: EngineRole) -> list[str]:
     """Names of the engines that can play all of these roles."""
     return [name for name, info in ENGINES.items() if info.roles >= set(roles)]
 
@@ -107,7 +107,7 @@ def stays(sampler: str, trainer: str) -> bool:
     return ENGINES[sampler].pooled and ENGINES[trainer].resident
 
 
-def spreading(*roles: Role) -> list[str]:
+def spreading(*roles: EngineRole) -> list[str]:
     """Names of the engines that can use several GPUs for all of these roles."""
     return [name for name, info in ENGINES.items() if info.spread >= set(roles)]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MODULE = "orchestrator.models.make"
-Report = Callable[[str, dict[str, Any]], None]
+Reporter = Callable[[str, dict[str, Any]], None]
 
 
 def must_make(model: Model, setup: Setup, runs: Path) -> bool:
@@ -94,7 +94,7 @@ def package_file(recipe: Recipe) -> Path | None:
 
 
 def make(
-    setup: Setup, roles: list[str], runs: Path, report: Report, data_dir: str | None = None
+    setup: Setup, roles: list[str], runs: Path, report: Reporter, data_dir: str | None = None
 ) -> None:
     """Make the missing models of `roles`, each in a process of its own, and in parallel.
 
@@ -109,7 +109,7 @@ def make(
 
 
 def _make_at_once(
-    setup: Setup, roles: list[str], runs: Path, report: Report, data_dir: str | None
+    setup: Setup, roles: list[str], runs: Path, report: Reporter, data_dir: str | None
 ) -> None:
     making: list[str] = []
     children: list[Child] = []

@@ -52,7 +52,7 @@ CHATML = (
 )
 
 
-def build_embedded(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -> None:
+def build_embedded(spec: dict[str, Any], folder: Path, report: StepReport = lambda _: None) -> None:
     """Make the model and tokenizer of a `spec` (`identity.model_identity`) in `folder`.
 
     `report` gets the progress, `{"update": 20, "of": 600, "loss": 1.2}`.
@@ -240,7 +240,7 @@ FEW_UPDATES = {"warmup": 5, "report_every": 2}  # of several seconds each
 ANSWERED_AT_ONCE = 64  # prompts
 
 
-def build_real(spec: dict[str, Any], folder: Path, report: Report = lambda _: None) -> None:
+def build_real(spec: dict[str, Any], folder: Path, report: StepReport = lambda _: None) -> None:
     """Make the model of `spec["role"]` in `spec["setup"]`, and its tokenizer, in `folder`.
 
     `spec["source"]` is the GGUF file, or the teacher's folder; `report` gets the progress of the
@@ -395,7 +395,7 @@ WARMUP_UPDATES = 20
 IGNORED = -100  # cross_entropy's label of positions without loss
 
 Example = tuple[list[int], list[int]]  # ids without loss, ids with loss
-Report = Callable[[dict[str, Any]], None]
+StepReport = Callable[[dict[str, Any]], None]
 
 
 def train(
@@ -403,7 +403,7 @@ def train(
     draw: Callable[[], list[Example]],
     recipe: Recipe,
     eos: int,
-    report: Report,
+    report: StepReport,
     warmup: int = WARMUP_UPDATES,
     report_every: int = REPORT_EVERY,
 ) -> None:

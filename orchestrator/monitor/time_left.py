@@ -29,7 +29,7 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
 Device = Literal["GPU", "core"]  # whose hours an experiment counts
-Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or responses
+Workload = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or responses
 
 # --- spent ---
 
@@ -79,7 +79,7 @@ def work_left(
     step: int,
     missing: Mapping[Sampling, int],
     confirms: bool = False,
-) -> Work:
+) -> Workload:
     """Steps and responses that a unit still needs; `step` is the one that comes next.
 
     `missing` counts the responses that its present checkpoints lack. The responses to checkpoints
@@ -104,7 +104,9 @@ def work_left(
     return +work
 
 
-def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario = "mid") -> Work:
+def work_once_trained(
+    experiment: Experiment, family: Family, scenario: Scenario = "mid"
+) -> Workload:
     """Responses that a family gets once it is trained: the later rungs of its race, fresh samples.
 
     The number that a race takes is an estimate, which `scenario` chooses.
@@ -124,7 +126,7 @@ def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario
     return work
 
 
-def left_of(unit: Unit, work: Work, seconds: StudySeconds) -> Left | None:
+def left_of(unit: Unit, work: Workload, seconds: StudySeconds) -> Left | None:
     """The time that a unit's `work` takes; None while the cost of a part of it is unknown."""
     training, sampling = [], []
     for kind, amount in work.items():

@@ -45,7 +45,7 @@ Budgets = Mapping[Situation, Budget | None]  # None: does not fit
 
 
 @dataclass(frozen=True)
-class Resources:
+class UnitNeeds:
     """The needs of a unit that is evaluated in full; without a GPU no GPU-hours."""
 
     placement: str
@@ -66,7 +66,7 @@ class PlannedUnit:
     """A unit and what it needs."""
 
     unit: Unit
-    resources: Resources
+    resources: UnitNeeds
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Plan:
     confirming: Set[str] = frozenset()  # ids
 
     @cached_property
-    def needs(self) -> dict[str, Resources]:
+    def needs(self) -> dict[str, UnitNeeds]:
         """The needs of each unit, by its id."""
         return {planned.unit.id: planned.resources for planned in self.units}
 
@@ -153,7 +153,7 @@ def make_plan(
     for name, setup in experiment.setups.items():
         costs[name] = measured.costs(name, setup, experiment.runtime, part)
     # Units that differ in seeds or in knobs that cost nothing share their needs.
-    needed: dict[tuple[object, ...], Resources] = {}
+    needed: dict[tuple[object, ...], UnitNeeds] = {}
     planned = []
     for unit in units:
         confirms = unit.id in confirming
@@ -168,7 +168,7 @@ def make_plan(
 
 def _resources(
     setup: Setup, unit: Unit, costs_of: Mapping[str, SetupCosts], confirms: bool
-) -> Resources:
+) -> UnitNeeds:
     costs, placement = costs_of[unit.setup], unit.placement
     checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
     responses, longest = sequences_per_step(setup.training), setup.training.max_response_tokens
@@ -177,7 +177,7 @@ def _resources(
         most += count * responses * (work.limit or longest)
         expected += costs.tokens_under(work.limit) * (count * responses)
     evaluations = checkpoints * sum(evaluation_generations(setup).values())
-    return Resources(
+    return UnitNeeds(
         placement=placement.mode,
         gpus=placement.gpus,
         cpus=placement.cpus,

@@ -29,7 +29,7 @@ from orchestrator.planning.numbers import Range
 from orchestrator.policy.spec import Fusion, TeacherPrefix, TeacherSequences
 from orchestrator.records.clock import BLENDED, PLAIN
 
-Knobs = tuple[tuple[str, Any], ...]
+KnobItems = tuple[tuple[str, Any], ...]
 SUPERVISED = "supervised step"  # beside BLENDED and PLAIN a kind of step
 # Checkpoints of a family → share of the full protocol's generations, where checkpoints differ much
 # and hardly at all.
@@ -111,7 +111,7 @@ def work_of_kind(unit: Unit, kind: str, longest: int) -> Mapping[StepWork, int]:
 
 
 def _of_trial(
-    method: str | None, knobs: Knobs, steps: int, longest: int, first: int
+    method: str | None, knobs: KnobItems, steps: int, longest: int, first: int
 ) -> Mapping[StepWork, int]:
     if method is not None and _differ(method, dict(knobs)):
         return Counter(_each_step(method, knobs, steps, longest)[first:])
@@ -133,7 +133,7 @@ def _differ(method: str, knobs: dict[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=2**12)
-def _each_step(method: str, knobs: Knobs, steps: int, longest: int) -> tuple[StepWork, ...]:
+def _each_step(method: str, knobs: KnobItems, steps: int, longest: int) -> tuple[StepWork, ...]:
     return tuple(_work(method, dict(knobs), step, steps, longest) for step in range(steps))
 
 
@@ -156,7 +156,7 @@ def _work(
 
 
 @lru_cache(maxsize=2**16)
-def _online(method: str | None, knobs: Knobs, steps: int) -> int:
+def _online(method: str | None, knobs: KnobItems, steps: int) -> int:
     # All of them come before all others, so their number is where the answer changes: 9 questions
     # instead of 400.
     return bisect_left(

@@ -30,7 +30,7 @@ from orchestrator.models.locate import (
     lies_here,
 )
 from orchestrator.models.make import (
-    Report,
+    Reporter,
     check_package,
     make,
     must_make,
@@ -151,7 +151,7 @@ def _check_passes(name: str, role: str, setup: Setup, checkpoint: ModelFolder) -
 
 
 def prepare(
-    setups: Mapping[str, Setup], runs: Path, report: Report, data_dir: str | None = None
+    setups: Mapping[str, Setup], runs: Path, report: Reporter, data_dir: str | None = None
 ) -> Pairs:
     """Make missing models; return student and teacher of each setup.
 

@@ -18,7 +18,7 @@ from orchestrator.selection import scores as selection
 # Outcomes of a unit: it may still go on, it reached its end, or it failed.
 OPEN, FINISHED, FAILED = "open", "finished", "failed"
 
-Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
+TrackedTable = tuple[list[Any], list[Any]]  # headings; rows, each a list
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Results:
     """The results tables of an experiment by name, and the sentences below them."""
 
     experiment: Experiment
-    tables: dict[str, Table]
+    tables: dict[str, TrackedTable]
     notes: list[str]
 
     @property

@@ -27,7 +27,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from orchestrator.experiment.units import digest
 from orchestrator.selection.study import Study
 from orchestrator.sheet import Sheet, to_markdown
-from orchestrator.tracking.projection import FINISHED, OPEN, Projection, Results, Table
+from orchestrator.tracking.projection import FINISHED, OPEN, Projection, Results, TrackedTable
 
 FOLDER = ".tensorboard"
 PREFIX = "events.out.tfevents."  # of all event files; TensorBoard reads them in the order of names
@@ -115,7 +115,7 @@ def _texts(name: str, values: dict[str, Any], at: float) -> Event:
     return _table(name, (["key", "value"], [[key, values[key]] for key in values]), at)
 
 
-def _table(name: str, table: Table, at: float) -> Event:
+def _table(name: str, table: TrackedTable, at: float) -> Event:
     """A table as Markdown, which TensorBoard shows as a table."""
     headings, rows = table
     texts = []

@@ -20,7 +20,7 @@ from orchestrator.errors import refuse
 from orchestrator.monitor import status
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import Projection, Results, Table, project
+from orchestrator.tracking.projection import Projection, Results, TrackedTable, project
 from orchestrator.user_code import named_function
 
 KEY = "runtime.tracker"
@@ -151,7 +151,7 @@ class Mirror:
             ended.set()
             self._wait(self.tracker)
 
-    def catch_up(self, tables: dict[str, Table], notes: list[str]) -> None:
+    def catch_up(self, tables: dict[str, TrackedTable], notes: list[str]) -> None:
         """Show everything that is missing, and the results tables; say if the tracker lags."""
         tracker = self.tracker
         if tracker is None:

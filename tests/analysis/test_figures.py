@@ -24,7 +24,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from analysis.facts.curves import Curve, Grid, SeedMean, Series
+from analysis.facts.curves import Curve, MethodGrid, SeedMean, Series
 from analysis.facts.early_rollouts import SupportPoint
 from analysis.facts.evidence import Difference, Estimate
 from analysis.facts.intervals import Interval
@@ -182,7 +182,7 @@ def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
 # --- sweeps ---
 
 
-def grids(spread: float | None = None) -> list[Grid]:
+def grids(spread: float | None = None) -> list[MethodGrid]:
     """Two grids of two knobs, one of one knob, and two methods of a single setting."""
     trust: dict[Any, dict[float, SeedMean | None]] = {}
     fixed: dict[float, SeedMean | None] = {}
@@ -196,11 +196,11 @@ def grids(spread: float | None = None) -> list[Grid]:
         (("tau_T", 1.0),): {15: SeedMean(0.42), 25: SeedMean(0.39), 50: SeedMean(0.38)},
     }
     return [
-        Grid("trust_region", "K", {}, trust),
-        Grid("skd", "K", {}, skd),
-        Grid("fixed_epsilon", "epsilon", {}, {(): fixed}),
-        Grid("veto", None, {"beta_start": 0.4}, {(): {0: SeedMean(0.37, margin=0.02)}}),
-        Grid("sft_warmup", None, {"K": 15}, {(): {0: SeedMean(0.44, spread)}}),
+        MethodGrid("trust_region", "K", {}, trust),
+        MethodGrid("skd", "K", {}, skd),
+        MethodGrid("fixed_epsilon", "epsilon", {}, {(): fixed}),
+        MethodGrid("veto", None, {"beta_start": 0.4}, {(): {0: SeedMean(0.37, margin=0.02)}}),
+        MethodGrid("sft_warmup", None, {"K": 15}, {(): {0: SeedMean(0.44, spread)}}),
     ]
 
 
@@ -251,7 +251,7 @@ def test_bars_are_of_seeds_or_of_problems() -> None:
 
 
 def test_a_grid_of_two_points() -> None:
-    grid = Grid("skd", "K", {"tau_T": 0.6}, {(): {15: SeedMean(0.5), 25: None}})
+    grid = MethodGrid("skd", "K", {"tau_T": 0.6}, {(): {15: SeedMean(0.5), 25: None}})
     axes = only(sweep.draw([grid], None, TITLE))
     assert values(line(axes, "SKD")) == [50.0, None]
     assert axes.get_xlabel() == r"$K$   (at $\tau_T$=0.6)"

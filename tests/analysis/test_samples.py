@@ -17,7 +17,7 @@ from analysis.report.samples import (
     LONGEST,
     ROLLOUTS,
     SHOWN,
-    Key,
+    ResponseKey,
     Responses,
     failures,
     kept_responses,
@@ -41,7 +41,7 @@ EMPTY = replace(RIGHT, text="two", answer=None, right=False)
 SLOW = replace(RIGHT, answer="2^2^99", right=False, timed_out=True)
 
 
-def responses(*texts: ResponseText, benchmark: str = SHORT) -> dict[Key, ResponseText]:
+def responses(*texts: ResponseText, benchmark: str = SHORT) -> dict[ResponseKey, ResponseText]:
     """Texts as responses to problems p0, p1, …"""
     found = {}
     for number, text in enumerate(texts):

@@ -15,7 +15,7 @@ from orchestrator.checks import timing
 from orchestrator.checks.bench import Bench
 from orchestrator.checks.check import Found
 from orchestrator.checks.experiment import CheckedSetup
-from orchestrator.checks.timing import Measuring, Work
+from orchestrator.checks.timing import Measuring, TimedWork
 from orchestrator.config import Experiment, Setup
 from orchestrator.engines.interface import Limits, Owner
 from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
@@ -26,7 +26,7 @@ from orchestrator.records.log import EVALUATE, LEARN, SCORE
 from orchestrator.rollouts import Request, Rollouts
 from tests import tiny
 
-WORK = Work(8, 4.0, 6.0)
+WORK = TimedWork(8, 4.0, 6.0)
 CARD = Card("NVIDIA H100 80GB HBM3", 79.2)
 KEYS = {
     timing.decoding: {PLAIN, PASSING},

@@ -334,7 +334,7 @@ def test_disagreements_are_counted_in_responses() -> None:
     found = regrade.compared("s", "b", answers, golds, Fake())
     assert (found.answers, found.refused, found.accepted, found.undecided) == (19, 2, 0, 0)
     assert found.rate == 2 / 19
-    assert found.examples == [regrade.Example("q", "7", "7 + apples", True, 2)]
+    assert found.examples == [regrade.Disagreement("q", "7", "7 + apples", True, 2)]
     assert len(graded) == 2 * len(answers)
 
 

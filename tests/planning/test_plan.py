@@ -52,7 +52,7 @@ def units(
 
 def needs(
     made: plan.Plan, method: str | None = "vanilla", setup: str = "qwen3-1.7b", kind: str = "trial"
-) -> plan.Resources:
+) -> plan.UnitNeeds:
     return units(made, method, setup, kind)[0].resources
 
 

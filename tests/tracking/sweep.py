@@ -15,7 +15,7 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import Projection, Results, Table, project, results_id
+from orchestrator.tracking.projection import Projection, Results, TrackedTable, project, results_id
 from orchestrator.tracking.tracker import projections
 from orchestrator.tracking.wandb_tracker import WandbTracker, mirror_folder
 from tests.fake_runs import Scores, metrics, quickstart, units_of, write_run
@@ -67,7 +67,7 @@ class Sweep:
         shown = self.projection(unit, state, goes_on)
         WandbTracker(self.study, mode).send(shown)
 
-    def send_results(self, tables: dict[str, Table], notes: list[str], mode: str) -> None:
+    def send_results(self, tables: dict[str, TrackedTable], notes: list[str], mode: str) -> None:
         results = Results(self.experiment, tables, notes)
         WandbTracker(self.study, mode).send_results(results)
 

@@ -19,7 +19,7 @@ import wandb
 from orchestrator.cli import main
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.tracking import wandb_tracker
-from orchestrator.tracking.projection import Projection, Table
+from orchestrator.tracking.projection import Projection, TrackedTable
 from orchestrator.tracking.tracker import Mirror
 from orchestrator.tracking.wandb_tracker import WandbTracker, sync_command
 from tests.fake_runs import QUICKSTART, fake_models, quickstart
@@ -30,7 +30,9 @@ Hasty = Callable[..., AbstractContextManager[None]]
 
 AGAIN = "trb submit sweep.yaml"
 CLOSED = "http://127.0.0.1:9"  # nothing listens there
-TABLES: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", 50.0], ["Vanilla", None]])}
+TABLES: dict[str, TrackedTable] = {
+    "results": (["Method", "Avg"], [["Veto", 50.0], ["Vanilla", None]])
+}
 
 
 @pytest.fixture

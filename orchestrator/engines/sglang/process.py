@@ -147,7 +147,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Span:
+class TensorSpan:
     """The bytes from `start` to `end` of a flat memory: a tensor of `dtype`, such as `bfloat16`."""
 
     name: str
@@ -166,7 +166,7 @@ class LoadTensors:
     """
 
     opener: tuple[Callable[..., Any], tuple[Any, ...]]
-    spans: list[Span]
+    spans: list[TensorSpan]
     version: str
 
 
@@ -363,20 +363,20 @@ class EngineProcess:
         return EngineOutOfMemory(f"{printed}the SGLang engine ran out of memory: {named}")
 
 
-def layout(tensors: Mapping[str, Tensor]) -> list[Span]:
+def layout(tensors: Mapping[str, Tensor]) -> list[TensorSpan]:
     """A place for each tensor, one behind the other."""
-    spans: list[Span] = []
+    spans: list[TensorSpan] = []
     start = 0
     for name, tensor in tensors.items():
         end = start + tensor.nbytes
         dtype = str(tensor.dtype).removeprefix("torch.")
-        spans.append(Span(name, dtype, tuple(tensor.shape), start, end))
+        spans.append(TensorSpan(name, dtype, tuple(tensor.shape), start, end))
         start = -(-end // ALIGNMENT) * ALIGNMENT
     return spans
 
 
 @torch.no_grad()
-def fill(flat: Tensor, spans: list[Span], tensors: Mapping[str, Tensor]) -> None:
+def fill(flat: Tensor, spans: list[TensorSpan], tensors: Mapping[str, Tensor]) -> None:
     """Copy each tensor to its place."""
     for span in spans:
         tensor = tensors[span.name]
@@ -385,7 +385,7 @@ def fill(flat: Tensor, spans: list[Span], tensors: Mapping[str, Tensor]) -> None
 
 
 @contextmanager
-def host_memory(spans: list[Span], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
+def host_memory(spans: list[TensorSpan], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
     """The tensors in memory of the host, which no file system names or limits, as /dev/shm would."""
     size = spans[-1].end
     descriptor = os.memfd_create("trb-weights")
@@ -400,7 +400,7 @@ def host_memory(spans: list[Span], tensors: Mapping[str, Tensor]) -> Iterator[Op
 
 
 @contextmanager
-def device_memory(spans: list[Span], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
+def device_memory(spans: list[TensorSpan], tensors: Mapping[str, Tensor]) -> Iterator[Opener]:
     """The tensors in memory of this process's GPU, for a process on it. Never run on a GPU.
 
     While an engine loads, its KV cache is released, or the learner beside it makes no pass: this takes

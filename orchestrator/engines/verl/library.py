@@ -32,7 +32,9 @@ from orchestrator.engines.common.packing import Inputs
 from orchestrator.engines.common.passes import checkpoint_activations
 
 Result = TypeVar("Result")
-Loss = Callable[[Any], tuple[Tensor, dict[str, float]]]  # loss of a micro-batch, and measurements
+LossFunction = Callable[
+    [Any], tuple[Tensor, dict[str, float]]
+]  # loss of a micro-batch, and measurements
 Read = Callable[[Tensor, Tensor], Result]  # of hidden states (B, L, H) and the LM head (V, H)
 
 
