@@ -181,8 +181,7 @@ READ_BY_SURFACES = names(
 )
 # Surfaces that still import more; the list only becomes shorter.
 COMPUTING = names(
-    "analysis.frames analysis.table.build analysis.table.compare analysis.table.formats "
-    "analysis.table.model orchestrator.commands.pack orchestrator.commands.table "
+    "analysis.frames analysis.table.compare orchestrator.commands.pack "
     "orchestrator.tracking.projection orchestrator.tracking.tracker orchestrator.view.reading"
 )
 

@@ -24,8 +24,7 @@ from analysis.frames import trials, trials_csv
 from analysis.labels import method_label, order_methods
 from analysis.report import background, samples, scores
 from analysis.table import formats
-from analysis.table.build import table_of
-from analysis.table.model import Table
+from analysis.table.model import Table, table_of
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.records.files import check_writable, write_atomically

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from analysis.facts.candidates import PASS_AT_1
 from analysis.facts.columns import NumberKind
 from analysis.facts.evidence import Verdict
 from analysis.labels import AVERAGE, BASE, method_title
@@ -17,7 +18,6 @@ from analysis.table import evidence_formats
 from analysis.table.model import CSV_COLUMNS, Row, Table, TableColumn
 from orchestrator import sheet
 from orchestrator.experiment.methods import PROPOSED
-from orchestrator.selection.scores import PASS_AT_1
 from orchestrator.sheet import Cell, Mark, Sheet, escaped
 
 LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach

@@ -1,4 +1,4 @@
-"""The paper's results table, from scores or from a CSV file of them; `formats` writes it out.
+"""The paper's results table, from run directories or from a CSV file; `formats` writes it out.
 
 Scores are exact fractions in percent (0 to 100) from input to the printed digit; binary floats
 appear only as numbers in the JSON output. Layout and marks are those of the paper's main results
@@ -13,8 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from statistics import mean
 
-from analysis.facts.evidence import Facts, Verdict
+from analysis.facts.candidates import PASS_AT_1, Metric
+from analysis.facts.evidence import Depth, Facts, Verdict
+from analysis.facts.facts import facts
 from analysis.labels import (
     AVERAGE,
     AVERAGE_LABEL,
@@ -28,7 +31,7 @@ from analysis.labels import (
     setup_title,
 )
 from analysis.numbers import round_to_tenths, tenths_text
-from orchestrator.selection.scores import PASS_AT_1, Metric, exact_mean
+from orchestrator.selection.study import Study
 from orchestrator.sheet import Cell, Mark, Sheet
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
@@ -119,7 +122,33 @@ class Table:
         return Sheet(["Method", *(column.label for column in self.columns)], rows)
 
 
-# --- from scores to a table ---
+# --- from facts, or other scores, to a table ---
+
+
+def results_table(
+    study: Study, metric: Metric = PASS_AT_1, cost: str = "updates", depth: Depth = "all"
+) -> Table:
+    """The paper's table so far, with what it rests on, as `facts` computes it."""
+    return table_of(facts(study, metric, cost, depth))
+
+
+def table_of(known: Facts) -> Table:
+    """The paper's table; without evidence where the facts are scores only."""
+    setups = known.experiment.setups
+    scores, titles, labels = [], {}, {}
+    for name, setup in setups.items():
+        titles[name] = setup_title(name, setups)
+        for key, run in setup.evaluation.benchmarks.items():
+            labels[name, key] = benchmark_label(key, run)
+        # Every method of the experiment has its row, with empty cells before its first scores.
+        for family in [BASE, *known.experiment.methods]:
+            of_family = known.scores.get((name, family), {})
+            for key in setup.evaluation.benchmarks:
+                scores.append(Score(family, name, key, of_family.get(key)))
+    with_evidence = None if known.depth == "scores" else known
+    return make_table(
+        scores, known.notes, with_evidence, titles, labels, known.verdict, known.metric
+    )
 
 
 def make_table(
@@ -176,7 +205,9 @@ def _look_up(
     """A score, or where an average is not given the mean over the setup's benchmarks."""
     value = values.get((method, column.setup, column.benchmark))
     if value is None and column.benchmark == AVERAGE:
-        return exact_mean([values.get((method, column.setup, name)) for name in benchmarks])
+        scores = [values.get((method, column.setup, name)) for name in benchmarks]
+        known = [score for score in scores if score is not None]
+        return mean(known) if known and len(known) == len(scores) else None
     return value
 
 

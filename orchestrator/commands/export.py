@@ -13,7 +13,7 @@ from statistics import fmean
 
 from analysis.facts.evidence import ConfirmedRow, RowEvidence
 from analysis.labels import AVERAGE, method_label
-from analysis.table import build
+from analysis.table.model import results_table
 from orchestrator.commands.arguments import (
     ONLY_RESULTS,
     Parser,
@@ -113,7 +113,7 @@ def _rows(study: Study, method: str, setup: str | None) -> tuple[RowEvidence, Co
         raise refuse("--setup", setup, expected)
     if setup is None and len(names) > 1:
         raise refuse("--setup", None, f"one of {', '.join(names)}")
-    evidence = build.results_table(study).facts
+    evidence = results_table(study).facts
     assert evidence is not None, "an experiment's table has evidence"
     name = setup or names[0]
     row = evidence.find(name, method)

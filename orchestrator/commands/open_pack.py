@@ -23,7 +23,8 @@ from typing import Any
 
 from rich.console import Console
 
-from analysis.table import build, formats, terminal
+from analysis.table import formats, terminal
+from analysis.table.model import results_table
 from orchestrator.commands.arguments import Parser
 from orchestrator.commands.pack import MANIFEST, SUFFIXES, SUMS, as_opened
 from orchestrator.errors import refuse
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     opened = open_pack(options.file, options.to)
     study = load_study(opened.results)
     refuse_damaged(study)
-    table = build.results_table(as_opened(study))
+    table = results_table(as_opened(study))
     Console().print(terminal.to_rich(table, brief=True), crop=False)
     same = formats.to_markdown(table) == (opened.results / "table.md").read_text(encoding="utf-8")
     lines = [f"{options.file}: sha256 {opened.sha256}; all {opened.files:,} files are as packed"]

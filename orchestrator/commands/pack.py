@@ -34,7 +34,8 @@ from typing import Any
 
 import yaml
 
-from analysis.table import build, formats
+from analysis.table import formats
+from analysis.table.model import results_table
 from orchestrator.commands.arguments import Parser, add_experiment, lacks_runs, load_sound
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
@@ -96,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         )
     for unit in study.units:
         study.reader(unit).committed(ROLLOUTS)  # raises Damaged; the others were read before
-    table = build.results_table(as_opened(study))
+    table = results_table(as_opened(study))
     tables = {"table.md": formats.to_markdown(table), "table.json": formats.to_json(table)}
     packed = write_pack(study, output, tables, not options.no_texts)
     print(*_about(packed, output), sep="\n", file=sys.stderr)

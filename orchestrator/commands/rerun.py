@@ -20,8 +20,7 @@ from pathlib import Path
 from analysis.facts.evidence import ColumnEvidence, RowEvidence
 from analysis.labels import AVERAGE
 from analysis.numbers import tenths_text
-from analysis.table import build
-from analysis.table.model import Table, TableColumn
+from analysis.table.model import Table, TableColumn, results_table
 from orchestrator.commands.arguments import Parser
 from orchestrator.commands.open_pack import OpenedPack, open_pack
 from orchestrator.commands.submit import confirm, submit
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         opened = open_pack(options.file, Path(scratch) / "packed")
         packed = load_study(opened.results)
         refuse_damaged(packed)
-        cell = find_cell(build.results_table(packed), options.cell)
+        cell = find_cell(results_table(packed), options.cell)
         seeds = [unit.seed for unit in packed.units if unit.id in cell.row.units]
         runs = options.runs or Path(f"{opened.name}-rerun")
         study = _narrowed(packed, cell.row, seeds, runs, options.overrides, opened)

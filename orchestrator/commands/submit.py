@@ -332,12 +332,13 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
     """Print and write the results so far, and name the work that is left; the exit code."""
     from analysis import results
     from analysis.report.page import write_report
-    from analysis.table import build, terminal
+    from analysis.table import terminal
+    from analysis.table.model import results_table
 
     study = with_confirmation(job.study)
     overview = status.overview(study)
     failed = overview.in_state("failed")
-    table = build.results_table(study)
+    table = results_table(study)
     job.console.print(terminal.to_rich(table, brief=True), crop=False)
     folder = results.write_results(study, table)
     job.mirror.catch_up(results.tracked_tables(table), [*table.notes, *table.verdict.lines()])

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from analysis.table import build, compare, model, terminal
+from analysis.facts.candidates import PASS_AT_1, Metric
+from analysis.table import compare, model, terminal
 from analysis.table.formats import FORMATS
 from orchestrator.commands.arguments import Parser, add_experiment, lacks_runs, load_sound
 from orchestrator.errors import UserError, refuse
-from orchestrator.selection.scores import PASS_AT_1, Metric
 
 
 def add(parser: Parser) -> None:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         study = load_sound(options)
         if lacks_runs(options):
             return 1
-        table = build.results_table(study, options.metric or PASS_AT_1, options.cost or "updates")
+        table = model.results_table(study, options.metric or PASS_AT_1, options.cost or "updates")
     if form == "text":
         Console().print(terminal.to_rich(table), crop=False)
     elif form == "parquet":

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from analysis.table.build import Depth, results_table
-from analysis.table.model import Table
+from analysis.facts.evidence import Depth
+from analysis.table.model import Table, results_table
 from orchestrator.commands.unit_rows import names
 from orchestrator.errors import UserError, one_line
 from orchestrator.liveness.leases import Claims, Holder

@@ -17,9 +17,9 @@ from analysis import frames
 from analysis.facts.facts import facts
 from analysis.report.page import build_page
 from analysis.results import tracked_tables
-from analysis.table import build
 from analysis.table.compare import compare, to_markdown
 from analysis.table.formats import FORMATS
+from analysis.table.model import results_table
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
@@ -84,7 +84,7 @@ def confirm(study: Study, *methods: str) -> Study:
 
 
 def test_the_verdict_rests_on_confirming_runs_alone(tmp_path: Path) -> None:
-    table = build.results_table(confirm(study_of(tmp_path), *METHODS))
+    table = results_table(confirm(study_of(tmp_path), *METHODS))
     assert table.facts is not None
     rows = {row.method: row for row in table.facts.confirmed}
     assert [row.complete for row in rows.values()] == [True] * 3
@@ -103,10 +103,8 @@ def test_the_verdict_rests_on_confirming_runs_alone(tmp_path: Path) -> None:
 
 def test_methods_that_are_not_confirmed_yet_are_named(tmp_path: Path) -> None:
     study = study_of(tmp_path)
-    assert build.results_table(study).verdict.sentences == (
-        "Not confirmed yet: Vanilla, TRB, SKD.",
-    )
-    table = build.results_table(confirm(study, "vanilla", "skd"))
+    assert results_table(study).verdict.sentences == ("Not confirmed yet: Vanilla, TRB, SKD.",)
+    table = results_table(confirm(study, "vanilla", "skd"))
     assert table.verdict.sentences[-1] == "Not confirmed yet: TRB."
     assert "SKD is better (confirmed)." in table.verdict.sentences[0]
 
@@ -114,7 +112,7 @@ def test_methods_that_are_not_confirmed_yet_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["60", "120", "md", "tex", "report"])
 def test_every_form_shows_confirmed_scores_and_leads(tmp_path: Path, form: str) -> None:
     study = confirm(study_of(tmp_path), *METHODS)
-    table = build.results_table(study)
+    table = results_table(study)
     if form == "report":
         text = build_page(facts(study), tmp_path / "report.html")
     else:
@@ -125,7 +123,7 @@ def test_every_form_shows_confirmed_scores_and_leads(tmp_path: Path, form: str) 
 
 
 def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
-    table = build.results_table(confirm(study_of(tmp_path), *METHODS))
+    table = results_table(confirm(study_of(tmp_path), *METHODS))
     records = json.loads(FORMATS["json"](table))["evidence"]["confirmed"]
     skd = next(row for row in records if (row["method"], row["benchmark"]) == ("skd", "avg"))
     assert skd["corrected_for"] == 2
@@ -136,7 +134,7 @@ def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
     assert frame.loc[("trust_region", "avg"), "seeds"] == 3
     headings, rows = tracked_tables(table)["confirmed"]
     assert dict(zip(headings, rows[-1], strict=True))["seeds"] == 3
-    unconfirmed = build.results_table(study_of(tmp_path / "other"))
+    unconfirmed = results_table(study_of(tmp_path / "other"))
     assert frames.confirmed(unconfirmed).empty
     assert tracked_tables(unconfirmed).keys() == {"results", "scores"}
 
@@ -181,13 +179,13 @@ def test_seeds_are_added_to_methods_that_are_open_until_all_are_decided(tmp_path
         "trust_region": [5, 6, 7, 8, 9, 10],
         "skd": [5, 6, 7],
     }
-    assert build.results_table(study).verdict.sentences[-1] == "Not confirmed yet: Vanilla, TRB."
+    assert results_table(study).verdict.sentences[-1] == "Not confirmed yet: Vanilla, TRB."
     for unit in study.units:
         if unit.id in study.confirming and unit.seed > 7:
             scored(study.runs, study.experiment, unit, 10 + unit.seed % 2, fresh=True)
     again = with_confirmation(study)
     assert again.confirming == study.confirming, "all are decided"
-    first, second = build.results_table(again).verdict.sentences
+    first, second = results_table(again).verdict.sentences
     assert first.endswith("6 seeds: no difference shown (confirmed, to ±12).")
     assert second.endswith("SKD is better (confirmed).")
 
@@ -256,7 +254,7 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
     one = {"vanilla": (9, 10, 11), "trust_region": (12, 12, 13), "skd": (9, 12, 9)}
     two = {"vanilla": (3, 5, 4), "trust_region": (4, 7, 5), "skd": (5, 4, 3)}
     study = worlds(tmp_path, {"one": one, "two": two})
-    table = build.results_table(study)
+    table = results_table(study)
     means = {}
     for method in METHODS:
         means[method] = [5 * (a + b) / 2 for a, b in zip(one[method], two[method], strict=True)]
@@ -285,7 +283,7 @@ def test_no_mean_is_taken_before_all_setups_are_confirmed(
     tmp_path: Path, third: Mapping[str, tuple[int, ...]]
 ) -> None:
     one = {method: CONFIRMED[method] for method in METHODS}
-    table = build.results_table(worlds(tmp_path, {"one": one, "two": one, "three": third}))
+    table = results_table(worlds(tmp_path, {"one": one, "two": one, "three": third}))
     assert json.loads(FORMATS["json"](table))["evidence"]["across"] == []
     assert frames.across_setups(table).empty
 
@@ -305,7 +303,7 @@ def test_setups_whose_seeds_vary_unequally_are_named(
         rights = of_trust_region if method == "trust_region" else ALIKE
         for unit, right in zip(confirming, rights, strict=True):
             scored(tmp_path, study.experiment, unit, right, fresh=True)
-    table = build.results_table(study)
+    table = results_table(study)
     unequal = of_trust_region != ALIKE
     sentence = "Seeds do not vary equally under all methods in arithmetic (Brown–Forsythe test"
     for text in (on_terminal(table, 80), FORMATS["json"](table)):

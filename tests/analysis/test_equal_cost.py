@@ -15,8 +15,8 @@ from analysis.facts.evidence import MEASURES, amount_text
 from analysis.facts.facts import facts
 from analysis.figures import training
 from analysis.figures.catalog import pictures
-from analysis.table import build
 from analysis.table.formats import to_json, to_markdown
+from analysis.table.model import results_table
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
@@ -215,10 +215,8 @@ def test_a_line_for_each_method_over_its_cost(study: Study) -> None:
 
 
 def test_the_table_says_it_in_every_form(study: Study) -> None:
-    assert build.results_table(study).verdict.sentences == (
-        "No method can be called better: one seed.",
-    )
-    table = build.results_table(study, cost="updates")
+    assert results_table(study).verdict.sentences == ("No method can be called better: one seed.",)
+    table = results_table(study, cost="updates")
     [line] = [
         line
         for line in to_markdown(table).splitlines()

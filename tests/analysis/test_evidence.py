@@ -19,7 +19,7 @@ from analysis.facts.evidence import ColumnEvidence, Facts, RowEvidence
 from analysis.facts.intervals import average, interval, resample, split_half_scores
 from analysis.facts.verdict import explanation
 from analysis.numbers import signed
-from analysis.table import build, terminal
+from analysis.table import terminal
 from analysis.table.evidence_formats import CELL_UNITS
 from analysis.table.formats import to_csv, to_json, to_latex, to_markdown
 from analysis.table.model import (
@@ -28,6 +28,7 @@ from analysis.table.model import (
     Table,
     make_table,
     read_results,
+    results_table,
 )
 from orchestrator.cli import main
 from orchestrator.config import Experiment
@@ -112,7 +113,7 @@ def table(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Table:
     write(runs, experiment, low, 40, draw(5, 0.52))
     write(runs, experiment, high, 60, draw(6, 0.65))
     write(runs, experiment, high, 60, draw(7, 0.6), fresh=True)
-    return build.results_table(Study(experiment, units, runs))
+    return results_table(Study(experiment, units, runs))
 
 
 # --- numbers ---
@@ -194,7 +195,7 @@ def test_fresh_samples_of_another_checkpoint_or_of_half_the_benchmarks_do_not_co
     write(tmp_path, experiment, vanilla, 40, draw(3, 0.6))
     write(tmp_path, experiment, vanilla, 20, draw(4, 0.6), fresh=True)
     write(tmp_path, experiment, vanilla, 40, {SHORT: draw(4, 0.6)[SHORT]}, fresh=True)
-    made = build.results_table(Study(experiment, units, tmp_path))
+    made = results_table(Study(experiment, units, tmp_path))
     assert row_of(made, "vanilla").step == 40
     assert column(made, "vanilla").fresh is None
 
@@ -226,7 +227,7 @@ def test_counts_and_provenance(table: Table, loaded: Loaded) -> None:
 
 def test_without_vanilla_there_is_no_difference(tmp_path: Path, loaded: Loaded) -> None:
     write(tmp_path, loaded[0], units_of(loaded[1], "veto")[0], 20, draw(1, 0.5))
-    made = build.results_table(Study(*loaded, tmp_path))
+    made = results_table(Study(*loaded, tmp_path))
     assert column(made, "veto").difference is None
     assert made.facts is not None
     assert len(made.facts.rows) == 1
@@ -239,13 +240,13 @@ def test_checkpoints_with_fewer_samples_are_counted_but_not_selected(
     vanilla = units_of(units, "vanilla")[0]
     write(tmp_path, experiment, vanilla, 20, draw(1, 0.9, n=2), n=2)
     write(tmp_path, experiment, vanilla, 40, draw(2, 0.5))
-    found = row_of(build.results_table(Study(experiment, units, tmp_path)), "vanilla")
+    found = row_of(results_table(Study(experiment, units, tmp_path)), "vanilla")
     assert (found.step, found.candidates, found.eligible, found.complete) == (40, 2, 1, True)
 
 
 def test_a_selection_before_all_samples_are_there_is_noted(tmp_path: Path, loaded: Loaded) -> None:
     write(tmp_path, loaded[0], units_of(loaded[1], "vanilla")[0], 20, draw(1, 0.5, n=2), n=2)
-    made = build.results_table(Study(*loaded, tmp_path))
+    made = results_table(Study(*loaded, tmp_path))
     assert not row_of(made, "vanilla").complete
     assert (
         made.notes[-1]
@@ -260,7 +261,7 @@ def test_the_spread_of_seeds_is_told_and_pooled(tmp_path: Path) -> None:
         write(tmp_path, experiment, unit, 20, draw(unit.seed, rate))
     for unit in units_of(units, "veto"):
         write(tmp_path, experiment, unit, 20, draw(unit.seed, 0.5))
-    made = build.results_table(Study(experiment, units, tmp_path))
+    made = results_table(Study(experiment, units, tmp_path))
     spread_out, steady = row_of(made, "vanilla"), row_of(made, "veto")
     assert (len(spread_out.units), spread_out.columns[SHORT].samples) == (3, 720)
     assert spread_out.spread is not None
@@ -279,7 +280,7 @@ def test_a_single_problem_has_an_interval_but_no_halves(tmp_path: Path, loaded: 
     vanilla = units_of(loaded[1], "vanilla")[0]
     for step in (20, 40):
         write(tmp_path, loaded[0], vanilla, step, {SHORT: [2], LONG: [4]})
-    found = column(build.results_table(Study(*loaded, tmp_path)), "vanilla", LONG)
+    found = column(results_table(Study(*loaded, tmp_path)), "vanilla", LONG)
     assert found.split_half is None
     assert found.score.interval.high == 100
     assert found.score.interval.low < 10
@@ -290,7 +291,7 @@ def test_different_problems_are_one_clear_error(tmp_path: Path, loaded: Loaded) 
     write(tmp_path, loaded[0], vanilla, 20, draw(1, 0.5))
     write(tmp_path, loaded[0], veto, 20, draw(1, 0.5) | {SHORT: [1, 2, 3]})
     with pytest.raises(UserError) as error:
-        build.results_table(Study(*loaded, tmp_path))
+        results_table(Study(*loaded, tmp_path))
     assert str(error.value).startswith(
         f"veto {veto.id} {SHORT}: 57 problems lacking, 0 added compared with vanilla"
     )
@@ -300,7 +301,7 @@ def test_different_problems_are_one_clear_error(tmp_path: Path, loaded: Loaded) 
 def test_the_same_samples_give_the_same_table(tmp_path: Path, loaded: Loaded) -> None:
     for name in ("vanilla", "veto", "skd"):
         write(tmp_path, loaded[0], units_of(loaded[1], name)[0], 20, draw(len(name), 0.5))
-    first, second = (build.results_table(Study(*loaded, tmp_path)) for _ in range(2))
+    first, second = (results_table(Study(*loaded, tmp_path)) for _ in range(2))
     assert to_json(first) == to_json(second)
 
 
@@ -420,7 +421,7 @@ def test_a_csv_in_fractions_has_limits_in_fractions(tmp_path: Path, loaded: Load
     write(tmp_path, loaded[0], units_of(loaded[1], "vanilla")[0], 20, counts)
     (found,) = [
         row
-        for row in csv.DictReader(StringIO(to_csv(build.results_table(Study(*loaded, tmp_path)))))
+        for row in csv.DictReader(StringIO(to_csv(results_table(Study(*loaded, tmp_path)))))
         if (row["method"], row["benchmark"]) == ("vanilla", SHORT)
     ]
     assert found["pass_at_1"] == "0.003"
@@ -446,9 +447,7 @@ def test_json_holds_everything(table: Table) -> None:
 
 def test_json_names_every_benchmark_file_with_its_sha256(tmp_path: Path) -> None:
     experiment = load_experiment(SHIPPED / "paper.yaml", [])
-    document = json.loads(
-        to_json(build.results_table(Study(experiment, expand(experiment), tmp_path)))
-    )
+    document = json.loads(to_json(results_table(Study(experiment, expand(experiment), tmp_path))))
     sources = {
         (source["setup"], source["benchmark"]): source["content"]
         for source in document["benchmarks"]
@@ -511,7 +510,7 @@ def test_differences_round_away_from_zero_and_carry_their_sign(
 
 
 def test_an_empty_sweep_has_no_second_block(tmp_path: Path, loaded: Loaded) -> None:
-    made = build.results_table(Study(*loaded, tmp_path))
+    made = results_table(Study(*loaded, tmp_path))
     assert isinstance(made.facts, Facts)
     assert made.facts.rows == ()
     assert "Split-half" not in to_markdown(made)
@@ -544,10 +543,10 @@ def test_known_columns_stay_while_an_added_benchmark_is_evaluated(tmp_path: Path
     for unit, correct in ((base, 1), (vanilla, 2), (veto, 3)):
         steps = {0: [correct]} if unit is base else {20: [correct - 1], 60: [correct]}
         write_run(tmp_path, experiment, unit, steps, steps=unit.steps)
-    before = build.results_table(Study(experiment, units, tmp_path))
+    before = results_table(Study(experiment, units, tmp_path))
     wider, same = quickstart()
     assert [unit.id for unit in same] == [unit.id for unit in units]
-    made = build.results_table(Study(wider, units, tmp_path))
+    made = results_table(Study(wider, units, tmp_path))
 
     def cells(table: Table, benchmark: str) -> dict[str, str]:
         place = next(i for i, column in enumerate(table.columns) if column.benchmark == benchmark)
@@ -562,6 +561,6 @@ def test_known_columns_stay_while_an_added_benchmark_is_evaluated(tmp_path: Path
     assert made.verdict.sentences == ()
     for unit, step in ((base, 0), (vanilla, 20), (vanilla, 60), (veto, 20), (veto, 60)):
         write(tmp_path, wider, unit, step, {LONG: [1]})
-    full = build.results_table(Study(wider, units, tmp_path))
+    full = results_table(Study(wider, units, tmp_path))
     assert cells(full, "avg")["vanilla"] == "37.5"
     assert full.verdict.sentences

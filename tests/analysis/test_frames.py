@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from analysis import frames
-from analysis.table import build
+from analysis.table.model import results_table
 from orchestrator.records.slices import ResponseText
 from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.loading import load_study
@@ -108,7 +108,7 @@ def test_before_anything_ran_frames_are_empty_and_have_their_columns(
 def test_evidence_is_the_csv_form_before_it_is_rounded(
     study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = build.results_table(study)
+    table = results_table(study)
     frame: Any = frames.evidence(table)
     (cell,) = frame[(frame["method"] == "veto") & (frame["benchmark"] == "avg")].to_dict("records")
     assert (cell["pass_at_1"], cell["seeds"], cell["interval_over"]) == (87.5, 1, "problems")

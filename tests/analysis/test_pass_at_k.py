@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from analysis import frames
-from analysis.table import build
 from analysis.table.formats import FORMATS
-from analysis.table.model import Table
+from analysis.table.model import Table, results_table
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
@@ -65,7 +64,7 @@ def averages(table: Table) -> dict[str, float]:
 
 def test_a_table_of_pass_at_k_keeps_the_checkpoints_that_pass_at_1_selects(tmp_path: Path) -> None:
     study = two_seeds(tmp_path)
-    once, twice = build.results_table(study), build.results_table(study, PASS_AT_2)
+    once, twice = results_table(study), results_table(study, PASS_AT_2)
     assert once.facts is not None
     assert twice.facts is not None
     for one, two in zip(once.facts.rows, twice.facts.rows, strict=True):
@@ -79,12 +78,12 @@ def test_a_table_of_pass_at_k_keeps_the_checkpoints_that_pass_at_1_selects(tmp_p
         UserError,
         match=r"--metric: 'pass@5': expected a k of at most 4, the samples of each problem",
     ):
-        build.results_table(study, Metric("pass", 5))
+        results_table(study, Metric("pass", 5))
 
 
 def test_a_majority_needs_two_equal_answers(tmp_path: Path) -> None:
     study = two_seeds(tmp_path)
-    voted = build.results_table(study, MAJ_AT_3)
+    voted = results_table(study, MAJ_AT_3)
     # Wrong answers all differ here, so two right ones of three win, and one ties with the others.
     by_hand = {0: 0.0, 1: 1 / 4, 2: 2 / 3, 3: 1.0, 4: 1.0}
     for method, rate in (("vanilla", 0.4), ("skd", 0.6)):
@@ -98,21 +97,21 @@ def test_a_majority_needs_two_equal_answers(tmp_path: Path) -> None:
     assert voted.notes[0].startswith("maj@3: ")
     assert json.loads(FORMATS["json"](voted))["metric"] == "maj@3"
     assert "maj_at_3" in frames.evidence(voted).columns
-    alone = averages(build.results_table(study, Metric("maj", 1)))
-    assert alone == pytest.approx(averages(build.results_table(study)))
+    alone = averages(results_table(study, Metric("maj", 1)))
+    assert alone == pytest.approx(averages(results_table(study)))
 
 
 def test_rows_whose_right_answers_were_not_noted_have_no_majority(tmp_path: Path) -> None:
     study = two_seeds(tmp_path)
     (unit, _) = units_of(list(study.units), "vanilla")
     write(tmp_path, study.experiment, unit, 20, draw(0, 0.4))  # as an older version wrote it
-    voted = build.results_table(study, MAJ_AT_3)
+    voted = results_table(study, MAJ_AT_3)
     assert list(averages(voted)) == ["skd"]
     values = {row.method: [cell.value for cell in row.cells] for row in voted.rows}
     assert values["vanilla"] == [None] * 3
     assert None not in values["skd"]
     assert "trb regrade" in voted.notes[1]
-    assert len(averages(build.results_table(study, PASS_AT_2))) == 2
+    assert len(averages(results_table(study, PASS_AT_2))) == 2
 
 
 def test_cost_curves_leave_out_checkpoints_of_fewer_samples(tmp_path: Path) -> None:
@@ -123,13 +122,13 @@ def test_cost_curves_leave_out_checkpoints_of_fewer_samples(tmp_path: Path) -> N
         for evaluation_id in ids.values():
             few: Sequence[ProblemRecord] = [record(1, n=1, problem="p0")]
             write_evaluation(RunReader(tmp_path, each.id), evaluation_id, 10, few)
-    assert len(averages(build.results_table(study, PASS_AT_2))) == 2
+    assert len(averages(results_table(study, PASS_AT_2))) == 2
 
 
 def test_confirmed_checkpoints_have_pass_at_k_too(tmp_path: Path) -> None:
     study = confirm(study_of(tmp_path), *METHODS)
     with pytest.raises(UserError, match="pass@2"):
-        build.results_table(study, PASS_AT_2)  # a single sample of each problem
-    table = build.results_table(study, Metric("maj", 1))  # no right answers were noted
+        results_table(study, PASS_AT_2)  # a single sample of each problem
+    table = results_table(study, Metric("maj", 1))  # no right answers were noted
     assert table.facts is not None
     assert [row.units for row in table.facts.confirmed] == [()] * 3

@@ -14,7 +14,7 @@ from analysis import results
 from analysis.facts.facts import facts
 from analysis.figures.catalog import pictures
 from analysis.figures.picture import Picture
-from analysis.table import build
+from analysis.table.model import results_table
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
@@ -101,7 +101,7 @@ def test_vanilla_trust_region_and_skd_side_by_side(tmp_path: Path, one_seed: Loa
 def test_the_results_folder_holds_tables_and_figures(tmp_path: Path, one_seed: Loaded) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [1, 2]})
     study = Study(*one_seed, tmp_path)
-    folder = results.write_results(study, build.results_table(study))
+    folder = results.write_results(study, results_table(study))
     assert {path.name for path in folder.iterdir()} == {
         *("table.md", "table.tex", "table.csv", "table.json", "trials.csv", "experiment.yaml"),
         *("trajectories-arithmetic.png", "trajectories-arithmetic.pdf"),

@@ -25,8 +25,8 @@ from analysis.facts.facts import facts
 from analysis.report import background
 from analysis.report.page import build_page, write_report
 from analysis.table import formats
-from analysis.table.build import results_table
 from analysis.table.compare import compare, explanation, to_markdown
+from analysis.table.model import results_table
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError

@@ -19,9 +19,8 @@ from analysis import frames
 from analysis.facts.evidence import Estimate
 from analysis.facts.facts import facts
 from analysis.report.page import build_page
-from analysis.table import build
 from analysis.table.formats import FORMATS
-from analysis.table.model import Table
+from analysis.table.model import Table, results_table
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.records.slices import ProblemRecord
@@ -141,7 +140,7 @@ def test_numbers_are_those_of_the_single_samples_with_t_intervals_over_seeds(
     tmp_path: Path,
 ) -> None:
     study, samples = two_seeds(tmp_path)
-    table = build.results_table(study)
+    table = results_table(study)
     for key in (SHORT, LONG, "avg"):
         of_seeds: dict[str, list[dict[str, float]]] = {}
         for method, seeds in samples.items():
@@ -171,7 +170,7 @@ def test_one_seed_has_a_bootstrap_over_problems(tmp_path: Path) -> None:
     study = Study(experiment, units, tmp_path)
     problems = drawn(3, 200)
     write(study, units_of(units, "vanilla")[0], 20, {SHORT: problems, LONG: drawn(4, 30)})
-    found = responses(build.results_table(study), "vanilla", SHORT)
+    found = responses(results_table(study), "vanilla", SHORT)
     # The standard errors of a mean over problems and, by linearisation, of a ratio of two sums.
     truncated = [100 * np.mean([s.length == LIMIT for s in problem]) for problem in problems]
     errors = {"truncated": np.std(truncated, ddof=1) / np.sqrt(len(problems))}
@@ -197,7 +196,7 @@ def test_numbers_that_a_record_lacks_are_missing(tmp_path: Path) -> None:
             known = record_of(problem, f"p{place}")
             older.append(replace(known, right_answers=None, tokens_right=None))
         write_evaluation(run, ids[SHORT], 20, older)
-    table = build.results_table(study)
+    table = results_table(study)
     kept = {"pass_at_k", "truncated", "no_answer"}
     assert responses(table, "vanilla", SHORT).keys() == kept
     assert responses(table, "vanilla", "avg").keys() == kept
@@ -212,7 +211,7 @@ def test_responses_of_which_none_is_wrong_have_no_length_of_wrong_ones(tmp_path:
     study = Study(experiment, units, tmp_path)
     all_right = [[Sample("R", 7)] * SAMPLES] * 5
     write(study, units_of(units, "vanilla")[0], 20, {SHORT: all_right, LONG: drawn(4, 30)})
-    table = build.results_table(study)
+    table = results_table(study)
     found = responses(table, "vanilla", SHORT)
     assert "tokens_wrong" not in found
     assert "tokens_wrong" not in responses(table, "vanilla", "avg")
@@ -223,7 +222,7 @@ def test_responses_of_which_none_is_wrong_have_no_length_of_wrong_ones(tmp_path:
 @pytest.mark.parametrize("form", ["40", "80", "140", "md", "tex", "report"])
 def test_every_form_shows_the_responses(tmp_path: Path, form: str) -> None:
     study, _ = two_seeds(tmp_path)
-    table = build.results_table(study)
+    table = results_table(study)
     if form.isdigit():
         text = on_terminal(table, int(form))
     elif form == "report":
@@ -239,7 +238,7 @@ def test_every_form_shows_the_responses(tmp_path: Path, form: str) -> None:
 
 def test_files_have_the_numbers_with_their_limits(tmp_path: Path) -> None:
     study, _ = two_seeds(tmp_path)
-    table = build.results_table(study)
+    table = results_table(study)
     found = responses(table, "skd", LONG)
     document = json.loads(FORMATS["json"](table))
     values = frame_rows(table)["skd", LONG]

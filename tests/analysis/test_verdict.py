@@ -23,9 +23,9 @@ from analysis.facts.evidence import Advice, Verdict
 from analysis.facts.facts import facts
 from analysis.facts.verdict import headline, more_seeds, verdict
 from analysis.report.page import build_page
-from analysis.table import build, compare, terminal
+from analysis.table import compare, terminal
 from analysis.table.formats import FORMATS
-from analysis.table.model import Table
+from analysis.table.model import Table, results_table
 from orchestrator.cli import main
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
@@ -72,7 +72,7 @@ def sweep(runs: Path, seeds: int, *overrides: str) -> Sweep:
         for unit in units_of(units, method)[: len(experiment.seeds_of(method))]:
             write_run(runs, experiment, unit, {})
             write(runs, experiment, unit, 20, draw(int(generator.integers(10**6)), rate))
-    return Sweep(study, build.results_table(study))
+    return Sweep(study, results_table(study))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5])
@@ -264,7 +264,7 @@ def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None
     for method, rate in RATES.items():
         for place, unit in enumerate(units_of(units, method)[: len(experiment.seeds_of(method))]):
             write(tmp_path, experiment, unit, 20, draw(place, rate))
-    table = build.results_table(study)
+    table = results_table(study)
     first, second = table.verdict.sentences
     assert first.startswith("SFT warmup − Vanilla: +")
     assert re.fullmatch(r"Not tested, with one seed each: SKD \S+ against Vanilla\.", second)
@@ -284,7 +284,7 @@ def test_equal_seeds_leave_no_p_and_say_why(tmp_path: Path) -> None:
     for method, rate in RATES.items():
         for unit in units_of(units, method)[:2]:
             write(tmp_path, experiment, unit, 20, draw(1, rate))
-    table = build.results_table(Study(experiment, units, tmp_path))
+    table = results_table(Study(experiment, units, tmp_path))
     assert table.facts is not None
     gap = next(row for row in table.facts.rows if row.method == "skd").columns["avg"].difference
     assert gap is not None
@@ -301,7 +301,7 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
     for method in ("skd", "sft_warmup"):
         for unit in units_of(units, method)[:2]:
             write(tmp_path, experiment, unit, 20, draw(unit.seed, 0.5))
-    table = build.results_table(study)
+    table = results_table(study)
     said = "Vanilla has no scores to compare with; trb table --compare compares any two methods."
     assert table.verdict == Verdict((said,))
     assert table.facts is not None
@@ -346,7 +346,7 @@ def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds:
     for unit in units:
         if unit.kind == "trial":
             write(tmp_path, experiment, unit, 20, draw(len(unit.id) + unit.seed, 0.5))
-    table = build.results_table(Study(experiment, units, tmp_path))
+    table = results_table(Study(experiment, units, tmp_path))
     assert table.facts is not None
     settings = {row.setting for row in table.facts.rows if row.setting}
     assert {"epsilon=0.01", "tau0=0.8 E=15", "beta_start=0.4"} <= settings
@@ -420,7 +420,7 @@ def test_a_terminal_that_knows_only_ascii_gets_its_table(form: str) -> None:
 
 def test_setups_too_wide_for_a_page_have_a_tabular_each(tmp_path: Path) -> None:
     experiment = load_experiment(SHIPPED / "paper.yaml", [])
-    made = build.results_table(Study(experiment, expand(experiment), tmp_path))
+    made = results_table(Study(experiment, expand(experiment), tmp_path))
     text = FORMATS["tex"](made)
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
     assert text.startswith("% needs \\usepackage{booktabs}\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from analysis.table.build import results_table
+from analysis.table.model import results_table
 from orchestrator.commands import status, waiting
 from orchestrator.commands.status import (
     REFRESH_S,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
+from analysis.table.model import results_table
 from orchestrator.checks import experiment as checks
 from orchestrator.checks.check import Check, Found, made
 from orchestrator.checks.experiment import CheckedSetup

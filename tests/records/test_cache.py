@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import pytest
 
 from analysis.facts import costs
-from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
+from analysis.table.model import results_table
 from orchestrator.monitor import status
 from orchestrator.records import rundir, snapshot
 from orchestrator.records.files import Damaged

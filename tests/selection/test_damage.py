@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
+from analysis.table.model import results_table
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand

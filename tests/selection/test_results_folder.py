@@ -17,7 +17,7 @@ import yaml
 from analysis import results
 from analysis.frames import trials, trials_csv
 from analysis.report.page import write_report
-from analysis.table import build
+from analysis.table.model import results_table
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
@@ -250,7 +250,7 @@ def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path:
     experiment, units = quickstart()
     write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
     study = Study(experiment, units, tmp_path)
-    folder = results.write_results(study, build.results_table(study))
+    folder = results.write_results(study, results_table(study))
     assert write_report(Study(experiment, units, tmp_path)).path.parent == folder
     (folder / "notes.txt").touch()
     names = {path.name for path in folder.iterdir()}
@@ -274,7 +274,7 @@ def test_figures_and_report_of_the_command_go_where_the_table_is(
     units = expand(experiment, tmp_path)
     write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
     study = Study(experiment, units, tmp_path)
-    folder = results.write_results(study, build.results_table(study))
+    folder = results.write_results(study, results_table(study))
     for command in ("figures", "report"):
         with pytest.raises(SystemExit) as ended:
             main([command, str(QUICKSTART), *overrides, "--runs", str(tmp_path)])

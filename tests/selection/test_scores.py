@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from analysis.facts.candidates import Selected, select
-from analysis.table import build
-from analysis.table.model import Row, Table
+from analysis.table.model import Row, Table, results_table
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
@@ -222,7 +221,7 @@ def test_a_step_counts_when_all_seeds_have_it(tmp_path: Path, two_seeds: Loaded)
 def test_the_note_on_the_spread_over_seeds(tmp_path: Path, two_seeds: Loaded) -> None:
     for unit, scores in zip(units_of(two_seeds[1], "vanilla"), ([2, 2], [3, 3]), strict=True):
         write_run(tmp_path, two_seeds[0], unit, {20: scores})
-    assert build.results_table(Study(*two_seeds, tmp_path)).notes == (
+    assert results_table(Study(*two_seeds, tmp_path)).notes == (
         f"partial: 2 of {len(two_seeds[1])} units done",
         "arithmetic: standard deviation of Avg: Vanilla 17.7 (2 seeds)",
         *FEW_PROBLEMS,
@@ -241,7 +240,7 @@ def marks(row: Row) -> list[str | None]:
 
 
 def test_a_sweep_not_begun_is_an_empty_table(tmp_path: Path, one_seed: Loaded) -> None:
-    table = build.results_table(Study(*one_seed, tmp_path))
+    table = results_table(Study(*one_seed, tmp_path))
     assert texts(table) == {method: ["", "", ""] for method in [*one_seed[0].methods, "base"]}
     assert [column.label for column in table.columns] == ["Avg", "Short sums", "Long sums"]
     assert table.notes == (f"partial: 0 of {len(one_seed[1])} units done",)
@@ -251,7 +250,7 @@ def test_what_is_missing_is_empty_and_noted(tmp_path: Path, one_seed: Loaded) ->
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "base_eval")[0], {0: [0, 1]})
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [3, 1]}, done=False)
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "skd")[0], {20: [4, None]}, done=False)
-    table = build.results_table(Study(*one_seed, tmp_path))
+    table = results_table(Study(*one_seed, tmp_path))
     found = texts(table)
     assert found["base"] == ["12.5", "0.0", "25.0"]
     assert found["vanilla"] == ["50.0", "75.0", "25.0"]
@@ -269,7 +268,7 @@ def test_a_complete_sweep_tells_what_was_selected(tmp_path: Path, one_seed: Load
         write_run(tmp_path, experiment, unit, {step: [1, 2]}, steps=unit.steps)
     assert {found.state for found in status.collect(Study(experiment, units, tmp_path))} == {"done"}
     assert missing_units(Study(experiment, units, tmp_path)) == []
-    table = build.results_table(Study(experiment, units, tmp_path))
+    table = results_table(Study(experiment, units, tmp_path))
     assert table.notes == FEW_PROBLEMS
     assert table.facts is not None
     found = table.facts.find("arithmetic", "trust_region")

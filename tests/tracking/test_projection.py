@@ -18,8 +18,7 @@ import pytest
 import yaml
 
 from analysis.results import tracked_tables
-from analysis.table import build
-from analysis.table.model import Score, make_table
+from analysis.table.model import Score, make_table, results_table
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter
@@ -201,7 +200,7 @@ def table_files(sweep: Sweep) -> dict[str, Any]:
 def test_the_results_table_is_a_run_of_its_own(sweep: Sweep) -> None:
     for name, correct in (("vanilla", [1, 2]), ("veto", [4, 3])):
         sweep.write(sweep.unit(name), 60, {20: correct}, done=True)
-    made = build.results_table(sweep.study)
+    made = results_table(sweep.study)
     tables = tracked_tables(made)
     for _ in range(2):
         sweep.send_results(tables, [], "offline")
@@ -408,5 +407,5 @@ def write_netrc(home: Path, text: str | None) -> None:
 
 
 def test_no_results_no_tables(sweep: Sweep) -> None:
-    made = build.results_table(sweep.study)
+    made = results_table(sweep.study)
     assert tracked_tables(made) == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.table.build import results_table
+from analysis.table.model import results_table
 from orchestrator.records.log import COLUMNS
 from orchestrator.selection.study import Study
 from orchestrator.view.curves import EPSILON, LEAD, SCORE, CurveReader, budgets, quantities

@@ -8,7 +8,7 @@ from pathlib import Path
 from analysis.facts.evidence import Difference, Estimate
 from analysis.facts.intervals import Interval
 from analysis.table import evidence_formats
-from analysis.table.build import results_table
+from analysis.table.model import results_table
 from orchestrator.view.leaderboard import IntervalAxis, Placing, benchmark_texts, placings
 from tests.view.sweeps import small_sweep
 
