@@ -82,20 +82,14 @@ class Knob:
         return entry(self.type).describe()
 
 
-def _budget(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, Annotated[Number, Field(ge=0, le=MOST)], symbol, unit="nats")
-
-
-def _share(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, Annotated[Number, Field(ge=0, le=1)], symbol)
+def _number(meaning: str, symbol: str = "", unit: str = "", **limits: Any) -> Knob:
+    """A knob within limits by pydantic's names; without an upper one MOST is the largest value."""
+    limits = limits if "lt" in limits else {"le": MOST, **limits}
+    return Knob(meaning, Annotated[Number, Field(**limits)], symbol, unit)
 
 
 def _steps(meaning: str, symbol: str = "$K$") -> Knob:
     return Knob(meaning, Count, symbol, unit="steps")
-
-
-def _temperature(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, Annotated[Number, Field(gt=0, le=MOST)], symbol)
 
 
 # --- schedules ---
@@ -136,34 +130,14 @@ def growing_limit(start: int, horizon: int, step: int, longest: int) -> int:
     return start + (longest - start) * step // horizon
 
 
-def within_ball(epsilon: float) -> Behavior:
-    """The trust region of radius ε; the student itself for ε = 0."""
-    return TrustRegion(epsilon) if epsilon > 0 else Student()
+def _with(behavior: Callable[[Any], Behavior], amount: float) -> Behavior:
+    """A behavior with so much of the teacher: ε, a share or tokens; the student itself for 0."""
+    return behavior(amount) if amount > 0 else Student()
 
 
 def tempered(tau: float) -> Behavior:
     """The student at temperature τ."""
     return Tempered(tau) if tau != 1 else Student()
-
-
-def mixed(weight: float) -> Behavior:
-    """The mixture with a share `weight` of the teacher; the student itself for 0."""
-    return Mixture(weight) if weight > 0 else Student()
-
-
-def by_sequence(share: float) -> Behavior:
-    """Whole responses of the teacher with probability `share`; the student itself for 0."""
-    return TeacherSequences(share) if share > 0 else Student()
-
-
-def begun(tokens: int) -> Behavior:
-    """The teacher for the first `tokens` of a response; the student itself for 0."""
-    return TeacherPrefix(tokens) if tokens > 0 else Student()
-
-
-def fused(alpha: float) -> Behavior:
-    """The student's and the teacher's logits averaged; the student itself for α = 0."""
-    return Fusion(alpha) if alpha > 0 else Student()
 
 
 # --- rows ---
@@ -188,10 +162,6 @@ def _of_terms(*terms: Callable[[Knobs], Term]) -> Callable[[Knobs, Training, int
         return Objective(training.objective, terms=tuple(term(knobs) for term in terms))
 
     return objective
-
-
-def _proximal(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
-    return Objective(training.objective, Proximal(knobs["alpha"]))
 
 
 def _guided(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
@@ -259,10 +229,14 @@ METHODS: dict[str, Method] = {
         "Trust-Region behavior Blending",
         "TRB",
         {
-            "epsilon0": _budget("KL budget of the first step, in nats.", r"$\varepsilon_0$"),
+            "epsilon0": _number(
+                "KL budget of the first step, in nats.", r"$\varepsilon_0$", "nats", ge=0
+            ),
             "K": _steps("Steps over which the budget falls linearly to zero."),
         },
-        behavior=lambda knobs, step: within_ball(annealed(knobs["epsilon0"], knobs["K"], step)),
+        behavior=lambda knobs, step: _with(
+            TrustRegion, annealed(knobs["epsilon0"], knobs["K"], step)
+        ),
         axis="K",
         fades="K",
     ),
@@ -271,10 +245,11 @@ METHODS: dict[str, Method] = {
         "Veto",
         "Veto",
         {
-            "beta_start": Knob(
+            "beta_start": _number(
                 "Weight of log p in Veto's target at the first step; it falls to zero over the run.",
-                Annotated[Number, Field(ge=0, lt=1)],
                 r"$\beta_0$",
+                ge=0,
+                lt=1,
             ),
         },
         objective=_veto,
@@ -290,8 +265,8 @@ METHODS: dict[str, Method] = {
                 "$K$",
                 ceiling=IDS,
             ),
-            "tau_T": _temperature(
-                "Temperature at which the teacher samples the replacement.", r"$\tau_T$"
+            "tau_T": _number(
+                "Temperature at which the teacher samples the replacement.", r"$\tau_T$", gt=0
             ),
         },
         behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),
@@ -301,7 +276,7 @@ METHODS: dict[str, Method] = {
         "Temperature warmup",
         "Temperature",
         {
-            "tau0": _temperature("Sampling temperature of the first step.", r"$\tau_0$"),
+            "tau0": _number("Sampling temperature of the first step.", r"$\tau_0$", gt=0),
             "E": _steps("Steps over which the temperature goes to 1.", "$E$"),
         },
         behavior=lambda knobs, step: tempered(
@@ -318,17 +293,19 @@ METHODS: dict[str, Method] = {
     "fixed_epsilon": Method(
         "Fixed-ε blending",
         "Fixed ε",
-        {"epsilon": _budget("KL budget of every step, in nats.", r"$\varepsilon$")},
-        behavior=lambda knobs, step: within_ball(knobs["epsilon"]),
+        {"epsilon": _number("KL budget of every step, in nats.", r"$\varepsilon$", "nats", ge=0)},
+        behavior=lambda knobs, step: _with(TrustRegion, knobs["epsilon"]),
     ),
     "logit_fusion": Method(
         "Logit fusion",
         "Logit fusion",
         {
-            "alpha0": _share("Weight of the teacher's logits at the first step.", r"$\alpha_0$"),
+            "alpha0": _number(
+                "Weight of the teacher's logits at the first step.", r"$\alpha_0$", ge=0, le=1
+            ),
             "K": _steps("Steps over which the weight falls linearly to zero."),
         },
-        behavior=lambda knobs, step: fused(annealed(knobs["alpha0"], knobs["K"], step)),
+        behavior=lambda knobs, step: _with(Fusion, annealed(knobs["alpha0"], knobs["K"], step)),
         axis="K",
         fades="K",
     ),
@@ -336,14 +313,12 @@ METHODS: dict[str, Method] = {
         "Teacher-mixed sampling (MiniLLM)",
         "Mixture",
         {
-            "w0": Knob(
-                "Share of the teacher in every token's law at the first step.",
-                Annotated[Number, Field(ge=0, lt=1)],
-                "$w_0$",
+            "w0": _number(
+                "Share of the teacher in every token's law at the first step.", "$w_0$", ge=0, lt=1
             ),
             "K": _steps("Steps over which the share falls linearly to zero."),
         },
-        behavior=lambda knobs, step: mixed(annealed(knobs["w0"], knobs["K"], step)),
+        behavior=lambda knobs, step: _with(Mixture, annealed(knobs["w0"], knobs["K"], step)),
         axis="K",
         fades="K",
     ),
@@ -351,28 +326,22 @@ METHODS: dict[str, Method] = {
         "Generalized knowledge distillation (GKD)",
         "GKD",
         {
-            "teacher_share": _share("Share of responses that the teacher gives.", r"$1-\lambda$"),
-            "beta": Knob(
-                "β of the Jensen–Shannon divergence.",
-                Annotated[Number, Field(gt=0, lt=1)],
-                r"$\beta$",
+            "teacher_share": _number(
+                "Share of responses that the teacher gives.", r"$1-\lambda$", ge=0, le=1
             ),
+            "beta": _number("β of the Jensen–Shannon divergence.", r"$\beta$", gt=0, lt=1),
         },
-        behavior=lambda knobs, step: by_sequence(knobs["teacher_share"]),
+        behavior=lambda knobs, step: _with(TeacherSequences, knobs["teacher_share"]),
         objective=_of_terms(lambda knobs: Term(JensenShannon(knobs["beta"]))),
         objectives=DIVERGENCES,
     ),
     "top_d": Method(
         "Proximal teacher (TOP-D)",
         "TOP-D",
-        {
-            "alpha": Knob(
-                "Share of the teacher in the target.",
-                Annotated[Number, Field(gt=0, le=1)],
-                r"$\alpha$",
-            )
-        },
-        objective=_proximal,
+        {"alpha": _number("Share of the teacher in the target.", r"$\alpha$", gt=0, le=1)},
+        objective=lambda knobs, training, step, steps: Objective(
+            training.objective, Proximal(knobs["alpha"])
+        ),
         objectives=DIVERGENCES,
     ),
     "tr_opd": Method(
@@ -395,13 +364,11 @@ METHODS: dict[str, Method] = {
                 ceiling=RESPONSE,
             ),
             "K": _steps("Steps over which the prefix falls to nothing, by a cosine."),
-            "beta": Knob(
-                "Weight of the likelihood of the teacher's tokens.",
-                Annotated[Number, Field(ge=0, le=MOST)],
-                r"$\beta$",
-            ),
+            "beta": _number("Weight of the likelihood of the teacher's tokens.", r"$\beta$", ge=0),
         },
-        behavior=lambda knobs, step: begun(falling_prefix(knobs["tokens"], knobs["K"], step)),
+        behavior=lambda knobs, step: _with(
+            TeacherPrefix, falling_prefix(knobs["tokens"], knobs["K"], step)
+        ),
         objective=_guided,
         objectives=DIVERGENCES,
         axis="K",
@@ -419,10 +386,10 @@ METHODS: dict[str, Method] = {
         "Entropy-aware on-policy distillation (EOPD)",
         "EOPD",
         {
-            "entropy": Knob(
+            "entropy": _number(
                 "Nats of the teacher's entropy above which the forward KL is added.",
-                Annotated[Number, Field(ge=0, le=MOST)],
                 r"$\tau_H$",
+                ge=0,
             ),
         },
         objective=_of_terms(
@@ -435,10 +402,10 @@ METHODS: dict[str, Method] = {
         "Importance-weighted on-policy distillation (IW-OPD)",
         "IW-OPD",
         {
-            "most": Knob(
+            "most": _number(
                 "Weight of a response's first token; it falls to 1 with the discrepancy to the teacher so far.",
-                Annotated[Number, Field(ge=1, le=MOST)],
                 r"$w_{\max}$",
+                ge=1,
             ),
         },
         objective=_of_terms(lambda knobs: Term(ReverseKL(), FallingWithDiscrepancy(knobs["most"]))),
@@ -452,13 +419,7 @@ METHODS: dict[str, Method] = {
     "sampled_token": Method(
         "Sampled-token policy gradient (k1)",
         "Sampled token",
-        {
-            "clip": Knob(
-                "Largest advantage |log q − log p| of a token, in nats.",
-                Annotated[Number, Field(gt=0, le=MOST)],
-                "$c$",
-            )
-        },
+        {"clip": _number("Largest advantage |log q − log p| of a token, in nats.", "$c$", gt=0)},
         objective=_of_terms(lambda knobs: Term(SampledToken(knobs["clip"]))),
     ),
     "simple_opd": Method(
@@ -507,9 +468,10 @@ METHODS: dict[str, Method] = {
         "Control: fixed negative advantage, no teacher",
         "No teacher",
         {
-            "share": Knob(
+            "share": _number(
                 "Share of each response's tokens, its least likely ones, that are pushed down.",
-                Annotated[Number, Field(gt=0, lt=1)],
+                gt=0,
+                lt=1,
             ),
         },
         objective=_of_terms(lambda knobs: Term(FixedAdvantage(-0.5), LowestShare(knobs["share"]))),
