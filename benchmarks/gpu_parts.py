@@ -36,7 +36,7 @@ from benchmarks.gpu_scale import (
     spec,
     tokens_of,
 )
-from orchestrator.config import EngineName, Optimizer, Setup, TrainerName
+from orchestrator.config import Optimizer, Setup
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.catalog import open_engine
@@ -50,6 +50,7 @@ from orchestrator.policy import laws
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
 from orchestrator.records.log import LEARN, ROLLOUT, SCORE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
+from orchestrator.rules import EngineName, TrainerName
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.members import Engines, job_of
 from tests.sweeps import ROOT, TRB, environment

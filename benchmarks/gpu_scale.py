@@ -9,21 +9,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.decoding import TOP_K, Workload, random_model
-from orchestrator.config import (
-    EngineConfig,
-    EngineName,
-    Model,
-    Setup,
-    Shape,
-    TrainerName,
-    Vocabulary,
-)
+from orchestrator.config import EngineConfig, Model, Setup, Shape, Vocabulary
 from orchestrator.engines.common.causal import CausalModel, best_device
 from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.rules import EngineName, TrainerName
 from orchestrator.workers.members import job_of
 from orchestrator.workers.spec import WorkerSpec
 

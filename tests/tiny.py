@@ -19,7 +19,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from orchestrator.config import (
     EngineConfig,
     Model,
-    ObjectiveName,
     Optimizer,
     Runtime,
     Setup,
@@ -43,6 +42,7 @@ from orchestrator.policy.spec import (
 )
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts
+from orchestrator.rules import ObjectiveName
 from orchestrator.workers.members import job_of
 from orchestrator.workers.spec import WorkerSpec
 from tests.policy import reference

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.check import Found
-from orchestrator.config import Experiment, Model, PromptTemplate, RoleName, Setup
+from orchestrator.config import Experiment, Model, PromptTemplate, Setup
 from orchestrator.data.benchmarks import load_benchmark, overlap_lines
 from orchestrator.data.problems import check_system
 from orchestrator.engines.budget import Situation, budget
@@ -29,6 +29,7 @@ from orchestrator.models.locate import checkpoint_of
 from orchestrator.models.make import tokenizer_of
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
+from orchestrator.rules import RoleName
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import check_models
 

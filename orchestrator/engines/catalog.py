@@ -1,6 +1,6 @@
 """The catalog of engines and their abilities. Imports neither an engine nor torch.
 
-Engine names appear only here, in `config.EngineName` and `TrainerName`, and in the rates of
+Engine names appear only here, in `rules.EngineName` and `TrainerName`, and in the rates of
 `planning.rates`.
 """
 

@@ -1,7 +1,7 @@
 """The interface of engines: sampler, scorer and trainer, and the data they exchange. No torch.
 
 An engine is opened for a job and gives out its roles; roles in one process share models. See
-`engines.catalog` for the engines and their abilities; `config.EngineName` has their names. Each
+`engines.catalog` for the engines and their abilities; `rules.EngineName` has their names. Each
 engine has a folder beside this file.
 """
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.config import Model, Placement, RoleName, Setup, Shape, Training
+from orchestrator.config import Model, Placement, Setup, Shape, Training
+from orchestrator.rules import RoleName
 
 # What a GPU is used for; `engines.budget` says what each is.
 Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring", "learning"]

@@ -17,14 +17,14 @@ from typing import Any
 import yaml
 
 from orchestrator import config
-from orchestrator.config import Confirm, Experiment, Name, Placement, PlacementMode, Seeds
+from orchestrator.config import Confirm, Experiment, Placement
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.experiment import local_files, validate
 from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
 from orchestrator.experiment.reading import build, from_here, merge, read_overrides, read_yaml
 from orchestrator.models.locate import EXPERIMENTS
-from orchestrator.rules import entries, entry
+from orchestrator.rules import Name, PlacementMode, Seeds, entries, entry
 
 SETUPS = EXPERIMENTS / "setups"
 RECORD = "experiment.yaml"

@@ -6,24 +6,14 @@ import math
 import re
 from dataclasses import asdict, replace
 
-from orchestrator.config import (
-    Experiment,
-    Model,
-    Name,
-    Placement,
-    Recipe,
-    Setup,
-    Shape,
-    TokenizerName,
-    Vocabulary,
-)
+from orchestrator.config import Experiment, Model, Placement, Recipe, Setup, Shape, Vocabulary
 from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import Gpus
 from orchestrator.errors import UserError, one_of, refuse
 from orchestrator.experiment.methods import METHODS, check_grid
 from orchestrator.experiment.reading import build
-from orchestrator.rules import entries, entry
+from orchestrator.rules import Name, TokenizerName, entries, entry
 
 MOST_TRIALS = 10_000  # of one method
 # Keys of recipes that only the examples of the embedded world read.

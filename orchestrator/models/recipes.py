@@ -33,7 +33,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from orchestrator.config import Dtype, Model, Recipe, Setup, Sft, Shape
+from orchestrator.config import Model, Recipe, Setup, Sft, Shape
 from orchestrator.data import arithmetic, word_problems
 from orchestrator.data.prompts import render
 from orchestrator.data.training_set import load_training_set
@@ -41,6 +41,7 @@ from orchestrator.engines.memory import BYTES
 from orchestrator.errors import refuse
 from orchestrator.models.locate import WEIGHTS
 from orchestrator.records.files import file_sha256
+from orchestrator.rules import Dtype
 
 # --- models of the embedded worlds: the same bytes on every run ---
 

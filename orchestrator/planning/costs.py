@@ -40,7 +40,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from orchestrator.config import Placement, RoleName, Runtime, Setup
+from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines.budget import (
     Situation,
     TooSmall,
@@ -90,6 +90,7 @@ from orchestrator.planning.rates import (
 from orchestrator.planning.work import SUPERVISED, StepWork, evaluation_generations
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
+from orchestrator.rules import RoleName
 
 OTHER = "other"  # of a training step: work that keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back

@@ -78,7 +78,7 @@ class TrackerRow:
     packages: tuple[str, ...] = ()
 
 
-# A new row also needs its name in `config.A_TRACKER`, and its packages in setup.cfg.
+# A new row also needs its name in `rules.A_TRACKER`, and its packages in setup.cfg.
 TRACKERS = {
     "wandb": TrackerRow("orchestrator.tracking.wandb_tracker:open_tracker"),
     "tensorboard": TrackerRow("orchestrator.tracking.tensorboard:open_tracker", ("tensorboard",)),

@@ -10,12 +10,12 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator.config import Dtype
 from orchestrator.data.prompts import prompt_text, token_texts
 from orchestrator.errors import WrongWeights
 from orchestrator.grading.gold import Gold
 from orchestrator.records.log import RolloutSample, auroc
 from orchestrator.rollouts import Request
+from orchestrator.rules import Dtype
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 
 # Nats between learner and sampler, mean over a step's tokens: above the first a line of the log

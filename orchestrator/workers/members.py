@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.config import RoleName, Setup
+from orchestrator.config import Setup
 from orchestrator.engines.catalog import open_engine, sampler_of
 from orchestrator.engines.device import hide_gpus
 from orchestrator.engines.interface import (
@@ -28,6 +28,7 @@ from orchestrator.policy.spec import Behavior, Objective, Student, TeacherSequen
 from orchestrator.records.files import pretty
 from orchestrator.records.rundir import CANARY
 from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate, in_order
+from orchestrator.rules import RoleName
 from orchestrator.workers.canary import canary, canary_sequences
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest, digest_rollouts, digest_scores
 from orchestrator.workers.spec import WorkerSpec, ranks

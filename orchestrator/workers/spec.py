@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.config import Placement, RoleName, Runtime, Setup
+from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.engines.memory import Gpus
 from orchestrator.experiment.units import Unit
+from orchestrator.rules import RoleName
 
 Pairs = Mapping[str, tuple[ModelFolder, ModelFolder]]  # setup → student, teacher
 

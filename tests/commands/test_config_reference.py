@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator import config
+from orchestrator import config, rules
 from orchestrator.cli import main
 from orchestrator.commands.config_reference import all_keys, find_keys, reference, values_of
 from orchestrator.experiment.load import load_experiment
@@ -78,7 +78,7 @@ def test_closed_choices_are_listed_with_a_line_each() -> None:
         line.split(":")[0].strip()
         for line in text.splitlines()
         if line.startswith("      ") and ": " in line
-    ] == list(entry(config.ObjectiveName).choices)
+    ] == list(entry(rules.ObjectiveName).choices)
 
 
 def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import config
+from orchestrator import rules
 from orchestrator.engines import catalog
 from orchestrator.engines.catalog import ENGINES, able, open_engine, require, sampler_of
 from orchestrator.errors import UserError
@@ -20,8 +20,8 @@ from tests import fake_runs, tiny
 
 
 def test_the_words_of_the_configuration_are_the_engines() -> None:
-    assert set(entry(config.EngineName).choices) == set(able("sampler"))
-    assert set(entry(config.TrainerName).choices) == set(able("trainer", "scorer"))
+    assert set(entry(rules.EngineName).choices) == set(able("sampler"))
+    assert set(entry(rules.TrainerName).choices) == set(able("trainer", "scorer"))
     assert set(able("sampler")) | set(able("trainer", "scorer")) == set(ENGINES)
 
 

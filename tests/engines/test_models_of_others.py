@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from orchestrator.config import Dtype
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.torch.engine import TorchEngine
+from orchestrator.rules import Dtype
 from orchestrator.workers.members import job_of
 from tests import tiny
 from tests.engines.common.test_vocabulary_kernels import found

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from orchestrator import config
+from orchestrator import config, rules
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.reading import build
@@ -71,8 +71,8 @@ def test_a_number_beyond_its_limit_is_refused(schema: type, key: str, value: flo
         (Annotated[Number, Field(ge=0, lt=1)], 1, "a number ≥ 0 and < 1"),
         (Number, float("nan"), "a finite number"),
         (Number, "1", "a number"),
-        (config.Name, "..", "a name of at most 80"),
-        (config.Seeds, [1, 1], "every seed once"),
+        (rules.Name, "..", "a name of at most 80"),
+        (rules.Seeds, [1, 1], "every seed once"),
     ],
 )
 def test_an_error_says_what_would_be_right(kind: Any, value: Any, expected: str) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from orchestrator.config import Dtype
 from orchestrator.data.word_problems import training_problems
 from orchestrator.engines.common.learning import Targets, measure
 from orchestrator.engines.common.store import checked_model
@@ -24,6 +23,7 @@ from orchestrator.engines.verl.rank import OpenedModel
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.policy.objective import Recorded
+from orchestrator.rules import Dtype
 from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.study import Study
 from tests.real_pair import EPSILON, check_blended, check_updates, job, make_sweep, quick_job

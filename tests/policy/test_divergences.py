@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orchestrator.config import ObjectiveName
 from orchestrator.policy.objective import (
     Recorded,
     discrepancy_before,
@@ -45,6 +44,7 @@ from orchestrator.policy.spec import (
     TokenWeight,
     Unchanged,
 )
+from orchestrator.rules import ObjectiveName
 
 Array = NDArray[np.float64]
 NAMES: tuple[ObjectiveName, ...] = ("renormalized", "tail", "truncated", "full")

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.config import Dtype
 from orchestrator.errors import WrongWeights
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.records.log import auroc
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.rules import Dtype
 from orchestrator.trial import diagnostics
 from orchestrator.trial.diagnostics import mean_present
 from orchestrator.workers.digests import digest_rollouts, digest_scores

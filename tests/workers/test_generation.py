@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.config import EngineName
 from orchestrator.engines import catalog
 from orchestrator.engines.catalog import ENGINES
 from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.policy.spec import Behavior, Fusion, Student, TeacherSequences, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.rules import EngineName
 from orchestrator.workers.members import Engines, RolloutWorker, by_behavior
 from tests import tiny
 

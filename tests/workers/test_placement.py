@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import Placement, RoleGpus, RoleName
+from orchestrator.config import Placement, RoleGpus
 from orchestrator.engines.memory import ONE_GPU, Gpus
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import Knobs
 from orchestrator.experiment.units import Kind, expand
+from orchestrator.rules import RoleName
 from orchestrator.workers.members import job_of
 from orchestrator.workers.spec import bundles, evaluator_bundles, ranks
 from tests import tiny

@@ -25,9 +25,9 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.config import AttentionName, LogitsKernel
 from orchestrator.engines.device import ALLOCATOR
 from orchestrator.errors import refuse
+from orchestrator.rules import AttentionName, LogitsKernel
 
 CUDA = 13  # the release of the torch that `docker/lock/runtime.txt` pins for GPUs
 SYSTEM = Path("/usr/local")  # where NVIDIA's installers put `cuda` and `cuda-13.0`

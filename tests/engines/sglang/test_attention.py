@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.config import AttentionName
 from orchestrator.engines.sglang.toolchain import (
     Capability,
     attention_backend,
@@ -12,6 +11,7 @@ from orchestrator.engines.sglang.toolchain import (
     kernel_environment,
 )
 from orchestrator.errors import UserError
+from orchestrator.rules import AttentionName
 
 A100, L40S, H100, B200 = (8, 0), (8, 9), (9, 0), (10, 0)
 

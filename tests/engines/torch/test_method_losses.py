@@ -16,12 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.config import ObjectiveName, Training
+from orchestrator.config import Training
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.policy.spec import TrustRegion
 from orchestrator.rollouts import Rollouts
+from orchestrator.rules import ObjectiveName
 from tests import tiny
 from tests.engines.torch.test_trainer import (
     OPTIMIZER,

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from orchestrator.config import ObjectiveName, Optimizer
+from orchestrator.config import Optimizer
 from orchestrator.engines.common import passes, store
 from orchestrator.engines.common.causal import CausalModel, load_model
 from orchestrator.engines.common.learning import learning_rate
@@ -52,6 +52,7 @@ from orchestrator.policy.spec import (
 )
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
+from orchestrator.rules import ObjectiveName
 from orchestrator.workers.members import support_size
 from tests import tiny
 
