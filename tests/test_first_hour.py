@@ -28,7 +28,8 @@ import torch
 
 from orchestrator import cli
 from orchestrator.checks import engines, machine
-from orchestrator.checks.catalog import GPU_CHECKS
+from orchestrator.checks.catalog import gpu_checks
+from orchestrator.checks.preflight import check_address
 from orchestrator.commands.doctor import looks
 from orchestrator.config import Runtime
 from orchestrator.data.files import data_file
@@ -44,7 +45,6 @@ from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.liveness.children import Child
 from orchestrator.models.locate import download
-from orchestrator.sweep.preflight import check_address
 from orchestrator.workers.canary import canary_ids
 from tests.checks.benches import small_bench
 from tests.sweeps import NO_MIRROR, ROOT
@@ -102,8 +102,8 @@ def test_commands_print_what_the_page_shows(
 
 def test_the_checks_on_the_page_are_those_that_are_made() -> None:
     [listed] = re.findall(r"In their order\s+they\s+are (.*?)\. ", TEXT, flags=re.DOTALL)
-    assert re.findall(r"`([a-z]+)`", listed) == [check.name for check in GPU_CHECKS]
-    assert f"`{len(GPU_CHECKS)} checks: " in TEXT
+    assert re.findall(r"`([a-z]+)`", listed) == [check.name for check in gpu_checks()]
+    assert f"`{len(gpu_checks())} checks: " in TEXT
 
 
 def test_the_numbers_to_look_at_first_are_those_of_the_doctors_table(tmp_path: Path) -> None:

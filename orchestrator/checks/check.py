@@ -115,6 +115,14 @@ def made(check: Check, subject: Any, traced: bool = False) -> Found:
         return Found("fail", message if is_users else f"{type(error).__name__}: {message}")
 
 
+def required(check: Check, subject: Any) -> Found:
+    """Make a check without which nothing begins; UserError if it fails."""
+    found = check.run(subject)
+    if found.verdict == "fail":
+        raise UserError(found.detail)
+    return found
+
+
 # --- in a process of its own ---
 
 

@@ -1,6 +1,7 @@
 """Checks an experiment: its placement, and for each setup engines, memory, data, models, prompts.
 
-No check here loads torch before it has to, since `trb submit` makes one of them before Ray starts.
+No check here loads torch before it has to: `trb submit` makes some of them before Ray starts, so
+that mistakes are named within a second.
 """
 
 from __future__ import annotations
@@ -8,30 +9,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.check import Found
-from orchestrator.config import Experiment, Model, PromptTemplate, Setup
+from orchestrator.config import Experiment, Model, PromptTemplate, Runtime, Setup
 from orchestrator.data.benchmarks import load_benchmark, overlap_lines
-from orchestrator.data.problems import check_system
+from orchestrator.data.files import check_hub_id
+from orchestrator.data.openthoughts import load_thoughts
+from orchestrator.data.problems import check_rows, check_system
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import require_all
 from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner
 from orchestrator.engines.memory import GIB, Gpus, needs_gpu
-from orchestrator.errors import UserError, shown
+from orchestrator.errors import UserError, one_line, shown
 from orchestrator.experiment.units import batches_of
 from orchestrator.models import locate, make
-from orchestrator.models.folders import stop_ids
-from orchestrator.models.locate import checkpoint_of
-from orchestrator.models.make import tokenizer_of
+from orchestrator.models.folders import check_folder, stop_ids
+from orchestrator.models.locate import check_config, check_same_tokens, checkpoint_of
+from orchestrator.models.make import check_package, must_make, tokenizer_of, verify_made
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.rules import RoleName
 from orchestrator.selection.study import Study
-from orchestrator.sweep.prepare import check_models
+from orchestrator.sweep.prepare import check_passes_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,6 +48,7 @@ ROLES: dict[Situation, RoleName] = {
     "learning": "learner",
 }
 PLAIN = PromptTemplate(kind="plain")
+SOME_PROBLEM = "1+1=?"
 # Nats a token: twice what rounding in bfloat16 may do (`workers.canary`), and a third of the
 # mismatch that is known to have spoilt a reproduction.
 MOST_NATS = 0.1
@@ -56,13 +61,14 @@ SAMPLED, LONGEST = 16, 2048  # answers, and the most tokens of each
 
 @dataclass(frozen=True)
 class CheckedSetup:
-    """A setup of an experiment, of which a trial trains on `batches` batches at most."""
+    """A setup of that name, of which a trial trains on `batches` batches at most."""
 
     name: str
     setup: Setup
-    experiment: Experiment
     runs: Path
-    batches: int
+    batches: int = 0
+    data_dir: str | None = None
+    runtime: Runtime = field(default_factory=Runtime)
 
     def model(self, owner: Owner) -> Model:
         return self.setup.student if owner == "student" else self.setup.teacher
@@ -77,8 +83,9 @@ class CheckedSetup:
 
 def checked_setup(study: Study, name: str) -> CheckedSetup:
     """A setup of a study for the checks."""
-    batches = batches_of(study.units, name)
-    return CheckedSetup(name, study.experiment.setups[name], study.experiment, study.runs, batches)
+    asked, batches = study.experiment, batches_of(study.units, name)
+    setup = asked.setups[name]
+    return CheckedSetup(name, setup, study.runs, batches, asked.data_dir, asked.runtime)
 
 
 def gpus_asked(experiment: Experiment) -> list[float]:
@@ -119,7 +126,7 @@ def gpu_memory(of: CheckedSetup) -> Found:
     """Budget a trial's engines on the GPU here, else on the kind that plans assume."""
     import torch
 
-    runtime = of.experiment.runtime
+    runtime = of.runtime
     share = runtime.placement.gpu_share
     gpu = GPUS[DEFAULT_GPU].part(share)
     gib, where = gpu.gib, f"{gpu.title}, since none is here"
@@ -136,22 +143,64 @@ def gpu_memory(of: CheckedSetup) -> Found:
 # --- data and models ---
 
 
+def training_files(of: CheckedSetup) -> Found:
+    """Check that training prompts can be read, and that local files have enough for all batches.
+
+    Data of a hub are checked when loaded.
+    """
+    key, data = f"{of.name}.data", of.setup.data
+    if data.source == "jsonl":
+        if not data.files:
+            raise UserError(f"{key}.files: empty: expected at least one {{file, sha256}}")
+        check_rows(of.setup, of.data_dir, of.batches)
+    elif data.source == "openthoughts":
+        if not data.path:
+            expected = "expected a hub id, or a local parquet or JSON Lines file"
+            raise UserError(f"{key}.path: not set: {expected}")
+        if Path(data.path).exists():
+            load_thoughts(data)
+        else:
+            check_hub_id(key, data.path, data.revision)
+    return Found("ok", f"training prompts from {data.source}")
+
+
 def benchmarks(of: CheckedSetup) -> Found:
     """Read the benchmarks, and count their problems."""
     sizes: list[str] = []
     for key, run in of.setup.evaluation.benchmarks.items():
-        problems = load_benchmark(key, of.experiment.data_dir, run)
+        problems = load_benchmark(key, of.data_dir, run)
         check_system(problems, of.setup.prompt.system)
         sizes.append(f"{key} ({len(problems):,} problems)")
     return Found("ok", f"{', '.join(sizes)}; as declared")
 
 
+def check_models(name: str, setup: Setup, runs: Path) -> None:
+    """Raise UserError unless the existing models are the declared ones and agree with the setup."""
+    existing: dict[str, ModelFolder] = {}
+    for role in ("student", "teacher"):
+        model: Model = getattr(setup, role)
+        if must_make(model, setup, runs):
+            assert model.recipe is not None
+            check_package(f"{name}.{role}", model.recipe)
+        else:
+            verify_made(model, setup, runs)
+            existing[role] = checkpoint_of(model, setup, runs)
+            check_config(f"{name}.{role}", model, existing[role], setup)
+    for role, checkpoint in existing.items():
+        if getattr(setup, role).recipe is None:  # all bytes of a made model were compared
+            check_folder(f"{name}.{role}", Path(checkpoint.path), tokenizer=role == "teacher")
+    if len(existing) == 2:
+        check_same_tokens(name, existing["student"], existing["teacher"])
+    for role, checkpoint in existing.items():
+        check_passes_of(name, role, setup, checkpoint)
+
+
 def models(of: CheckedSetup) -> Found:
     """Check that both models are here, fit the setup, and share their token ids."""
     setup = of.setup
+    check_models(of.name, setup, of.runs)
     if not make.are_there(setup, of.runs):
         return Found("warn", "not made yet; the first submit makes them")
-    check_models(of.name, setup, of.runs)
     eos = f"EOS {setup.student.eos} (student), {setup.teacher.eos} (teacher) are one stop event"
     lines = [f"{setup.vocabulary.size} shared vocabulary rows; {eos}"]
     owners: tuple[Owner, ...] = ("student", "teacher")
@@ -180,7 +229,7 @@ def training_data(of: CheckedSetup) -> Found:
     if setup.data.source == "openthoughts" and needs_scan(setup.data):
         reading = f"trb: reading all rows of {setup.data.path} once; this takes minutes"
         print(reading, file=sys.stderr)
-    chosen = load_training_set(setup, of.experiment.data_dir, tokenizer, of.batches)
+    chosen = load_training_set(setup, of.data_dir, tokenizer, of.batches)
     total = len(chosen.prompts)
     order = f"{total:,} prompts in one order for all methods"
     lines = [f"{order}; {chosen.too_long:,} too long were passed over"]
@@ -200,13 +249,41 @@ def training_data(of: CheckedSetup) -> Found:
     return Found("ok" if is_clean else "warn", "\n".join(lines))
 
 
+def renders(of: CheckedSetup) -> Found:
+    """Check that the teacher's tokenizer can render the first problem of a benchmark.
+
+    Template and system message meet here, before Ray starts. A teacher that is not on this machine
+    yet is not tried. Embedded tokenizers read plain prompts alike, and take no seconds to import.
+    Without the benchmark's file, which a plan may lack, another problem is rendered.
+    """
+    setup, teacher = of.setup, of.setup.teacher
+    made = teacher.recipe is not None
+    if made and setup.prompt.kind == "plain":
+        return Found("ok", "plain")
+    folder = None if made else locate.lies_here(teacher, setup, of.runs)
+    if not made and folder is None:
+        return Found("skipped", "the teacher is not here")
+    from orchestrator.data.prompts import check_rendering
+
+    try:
+        tokenizer = tokenizer_of(teacher, setup, str(folder))
+    except Exception as error:  # of a library that reads a file of the user
+        words = f"its tokenizer cannot be opened ({one_line(error)})"
+        raise UserError(f"{of.name}.teacher: {folder}: {words}") from None
+    problem = SOME_PROBLEM
+    with suppress(UserError):  # `benchmarks` says so
+        problem = _problems(of, 1)[0]
+    check_rendering(of.name, problem, setup.prompt, tokenizer)
+    return Found("ok", "rendered")
+
+
 def prompt(of: CheckedSetup) -> Found:
     """Render a prompt with its token ids, which student and teacher must read alike."""
     from orchestrator.data.prompts import check_rendering, own_system_message, render
 
     setup = of.setup
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
-    problem = load_benchmark(benchmark, of.experiment.data_dir, run)[0]
+    problem = load_benchmark(benchmark, of.data_dir, run)[0]
     student = of.tokenizer("student")
     teacher = of.tokenizer("teacher")
     if student.encode(problem.text) != teacher.encode(problem.text):
@@ -345,13 +422,13 @@ def _is_embedded(model: Model) -> bool:
 
 def _job(of: CheckedSetup) -> Job:
     student, teacher = of.checkpoint("student"), of.checkpoint("teacher")
-    return Job(of.setup, of.experiment.runtime, student, teacher, trains=False)
+    return Job(of.setup, of.runtime, student, teacher, trains=False)
 
 
 def _problems(of: CheckedSetup, count: int) -> list[str]:
     """Texts of the first problems of the setup's first benchmark."""
     benchmark, run = next(iter(of.setup.evaluation.benchmarks.items()))
-    problems = load_benchmark(benchmark, of.experiment.data_dir, run)[:count]
+    problems = load_benchmark(benchmark, of.data_dir, run)[:count]
     return [problem.text for problem in problems]
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from orchestrator.checks.catalog import SHARES, calibration_checks, card_check, gpu_checks
 from orchestrator.checks.check import Check, Checked, run_checks
+from orchestrator.checks.preflight import runs_folder
 from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
 from orchestrator.commands.display import say
 from orchestrator.commands.doctor import show
@@ -27,16 +29,10 @@ from orchestrator.planning.seconds import measure
 from orchestrator.planning.work import teacher_online_steps
 from orchestrator.policy.spec import Behavior, TeacherSequences
 from orchestrator.selection.study import Study
-from orchestrator.sweep.preflight import check_runs_folder
 
 if TYPE_CHECKING:
     from orchestrator.checks.timing import Measuring
 
-MODELS_WITHIN_S = 300.0
-# Phases by what they say about a sweep's GPU-hours, with the share of the time that each takes.
-SHARES = {"evaluating": 3, "decoding": 4, "blending": 3, "learning": 2, "scoring": 1}
-# Beyond a phase's share: an engine may compile kernels at first use, and a disk be slow at first.
-LATE_S = 120.0
 NO_GPU = "a machine with the GPU that is to be measured"
 
 
@@ -62,15 +58,15 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
         expected = "1: one GPU is measured, and CPUs are not"
         raise refuse("runtime.placement.gpus", placement.gpus, expected)
     card = card_here()
-    check_runs_folder(study.runs)
+    runs_folder(study.runs)
     folder = study.runs / FOLDER / time.strftime("%Y%m%d-%H%M%S")
     tasks = [_measuring(study, name, card, folder / name) for name in study.experiment.setups]
-    shares = sum(sum(_shares_of(task).values()) for task in tasks)
+    phases = [check for task in tasks for check in calibration_checks(bool(task.behaviors))]
+    share_s = 60 * minutes / sum(SHARES[check.name] for check in phases)
     say(console, f"{card.name}, {card.gib:.1f} GiB, for {minutes:g} minutes; logs: {folder}")
     verdicts: set[str] = set()
     for task in tasks:
-        for checked in _measured(task, 60 * minutes / shares, console):
-            verdicts.add(checked.verdict)
+        verdicts |= {checked.verdict for checked in _measured(task, share_s, console)}
     path = calibration_path(study.runs, card)
     if path.is_file():
         following = study.invocation.command("plan", "--why")
@@ -80,18 +76,17 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
 
 def _measured(task: Measuring, share_s: float, console: Console) -> Iterator[Checked]:
     """Measure the phases of a setup, and show each; make missing models before, and remove them."""
-    from orchestrator.checks import engines, timing
-
     bench = task.bench
     bench.folder.mkdir(parents=True)
     checks: list[tuple[Check, object]] = []
     if bench.made:
-        checks.append((Check("models", engines.models, limit_s=MODELS_WITHIN_S), bench))
-    for phase, share in _shares_of(task).items():
-        seconds = share * share_s
-        limit = 2 * seconds + LATE_S + bench.runtime.engine_start_s
-        measured = replace(task, seconds=seconds)
-        checks.append((Check(phase, getattr(timing, phase), limit_s=limit), measured))
+        checks += [
+            (replace(check, needs=()), bench) for check in gpu_checks() if check.name == "models"
+        ]
+    for check in calibration_checks(bool(task.behaviors)):
+        seconds = SHARES[check.name] * share_s
+        limit_s = check.limit_s + 2 * seconds + bench.runtime.engine_start_s
+        checks.append((replace(check, limit_s=limit_s), replace(task, seconds=seconds)))
     try:
         for check, subject in checks:
             [checked] = run_checks([check], subject, bench.folder)
@@ -105,12 +100,10 @@ def _measured(task: Measuring, share_s: float, console: Console) -> Iterator[Che
 
 def card_here() -> Card:
     """The first GPU of this machine, asked by a process that frees it again; UserError without."""
-    from orchestrator.checks import timing
-
     if not has_driver():
         raise UserError(f"calibrate: no NVIDIA driver here: expected {NO_GPU}")
     with tempfile.TemporaryDirectory() as folder:
-        [checked] = run_checks([Check("card", timing.card, limit_s=120)], None, Path(folder))
+        [checked] = run_checks([card_check()], None, Path(folder))
     if checked.verdict != "ok":
         raise UserError(f"calibrate: {checked.detail}: expected {NO_GPU}")
     return Card(checked.detail, checked.numbers["gib"])
@@ -134,11 +127,3 @@ def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
     path, day = calibration_path(study.runs, card), date.today().isoformat()
     bench = bench_of(study, name, folder)
     return Measuring(bench, costs, tuple(behaviors.values()), card, path, day)
-
-
-def _shares_of(task: Measuring) -> dict[str, int]:
-    """The phases to measure of a setup, with the share of the time of each."""
-    shares = dict(SHARES)
-    if not task.behaviors:
-        del shares["blending"]
-    return shares

@@ -20,11 +20,11 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
+from orchestrator.checks.preflight import runs_folder
 from orchestrator.commands.arguments import Parser, add_experiment, load
 from orchestrator.errors import UserError
 from orchestrator.liveness.leases import drivers_of
 from orchestrator.selection.study import Study
-from orchestrator.sweep.preflight import check_runs_folder
 
 LOOK_S = 0.2
 TRB = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 def detach(study: Study, options: list[str], say: Say) -> int:
     """Submit in the background; 0 as soon as that process drives the sweep, else its exit code."""
-    check_runs_folder(study.runs)
+    runs_folder(study.runs)
     log = study.runs / ".submits" / f"{_name(study)}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [*TRB, "submit", *study.invocation.words, *options]
@@ -71,7 +71,7 @@ def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> i
     """
     from orchestrator.sweep.cluster import submit_job
 
-    check_runs_folder(study.runs)
+    runs_folder(study.runs)
     trb = Path(sys.executable).parent / "trb"
     program = str(trb) if trb.exists() else "trb"
     words = [program, "submit", *study.invocation.words, *options, "--address", "auto"]

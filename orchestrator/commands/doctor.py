@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.checks.check import ROUNDING_GIB, Checked, run_checks
+from orchestrator.checks.preflight import runs_folder
 from orchestrator.commands.arguments import (
     JSON,
     Parser,
@@ -36,7 +37,6 @@ from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.planning.numbers import counted
 from orchestrator.records.files import pretty, write_atomically
 from orchestrator.selection.study import Study
-from orchestrator.sweep.preflight import check_runs_folder
 
 if TYPE_CHECKING:
     from orchestrator.checks.bench import Bench
@@ -151,13 +151,13 @@ def check_gpu(study: Study, small: bool, as_json: bool) -> int:
     is printed.
     """
     from orchestrator.checks.bench import largest_pair, small_version
-    from orchestrator.checks.catalog import GPU_CHECKS
+    from orchestrator.checks.catalog import gpu_checks
 
     gpu = has_driver()
     if not (gpu or small):
         expected = "expected a machine with a GPU, or --small for tiny models on CPUs"
         raise UserError(f"--gpu: no NVIDIA driver here: {expected}")
-    check_runs_folder(study.runs)
+    runs_folder(study.runs)
     folder = study.runs / FOLDER / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     bench = largest_pair(study, folder)
@@ -165,7 +165,7 @@ def check_gpu(study: Study, small: bool, as_json: bool) -> int:
         bench = small_version(bench, gpu)
     # A slow file system gets its time here, too.
     later_s = max(0.0, bench.runtime.engine_start_s - Runtime().engine_start_s)
-    checks = [replace(check, limit_s=check.limit_s + later_s) for check in GPU_CHECKS]
+    checks = [replace(check, limit_s=check.limit_s + later_s) for check in gpu_checks()]
     console = Console(stderr=as_json)
     say(console, *_about(bench))
     all_checked: list[Checked] = []

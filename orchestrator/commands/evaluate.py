@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.facts import intervals
+from orchestrator.checks.experiment import CheckedSetup, benchmarks
 from orchestrator.commands.arguments import Parser, add_runs, whole_number
 from orchestrator.commands.unit_rows import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
@@ -39,7 +40,6 @@ from orchestrator.records.slices import ProblemRecord
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.sheet import Sheet, to_rich
 from orchestrator.start_up import default_runs, quick_imports
-from orchestrator.sweep import prepare
 
 if TYPE_CHECKING:
     from orchestrator.trial.evaluation_loop import ModelEvaluation
@@ -96,14 +96,14 @@ def run(options: argparse.Namespace) -> int:
     asked = AskedModel(**{each.name: getattr(options, each.name) for each in fields(AskedModel)})
     data_dir = data_folder(options.data_dir)
     setup = _setup(asked, options.setups_from, options.benchmarks)
-    prepare.check_benchmarks(setup, data_dir)
+    runs = (options.runs or default_runs()).resolve()
+    benchmarks(CheckedSetup(asked.setup, setup, runs, data_dir=data_dir))
     out: Path | None = options.out
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise refuse("--out", str(out), "a file in a folder that exists")
     model = ModelFolder(_model_folder(asked))
     folder = Path(model.path)
     check_folder(asked.model, folder)
-    runs = (options.runs or default_runs()).resolve()
     has_tokenizer = (folder / "tokenizer.json").exists()
     tokenizer = model if has_tokenizer else locate.checkpoint_of(setup.teacher, setup, runs)
     with quick_imports():

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 
+from orchestrator.checks.check import Check, run_checks
+from orchestrator.checks.experiment import checked_setup, renders
 from orchestrator.commands.arguments import (
     JSON,
     Parser,
@@ -25,6 +28,7 @@ from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.local_files import check_local
 from orchestrator.experiment.units import batches_of
+from orchestrator.models.folders import local_folder
 from orchestrator.monitor.status import seconds_left_on
 from orchestrator.planning.calibrated import gpu_here
 from orchestrator.planning.numbers import NOTHING, Range
@@ -44,7 +48,8 @@ from orchestrator.planning.view import render
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.study import Study
-from orchestrator.sweep.prepare import check_prompts_apart
+
+RENDERED_WITHIN_S = 600.0
 
 
 def add(parser: Parser) -> None:
@@ -88,7 +93,7 @@ def plan(
     for name, setup in study.experiment.setups.items():
         check_local(name, setup, passes=True)
         _check_data(setup, study.experiment.data_dir, batches_of(study.units, name))
-    check_prompts_apart(study.experiment, study.runs)
+    _check_prompts(study)
     made = planned(study, gpu)
     clock = _clock(study, made, gpus)
     if as_json:
@@ -120,6 +125,20 @@ def _check_data(setup: Setup, data_dir: str | None, batches: int) -> None:
         path = Path(run.path) if run.path else folder / file if file else None
         if path is not None and path.exists():
             check_system(load_benchmark(key, data_dir, run), setup.prompt.system)
+
+
+def _check_prompts(study: Study) -> None:
+    """Render a prompt of each setup with a chat template and a teacher in a local folder; UserError.
+
+    In a process of its own, since tokenizers take seconds to import.
+    """
+    for name, setup in study.experiment.setups.items():
+        if setup.prompt.kind == "chat" and local_folder(setup.teacher) is not None:
+            check = Check(f"{name} prompt", renders, limit_s=RENDERED_WITHIN_S)
+            with TemporaryDirectory() as logs:
+                for checked in run_checks([check], checked_setup(study, name), Path(logs)):
+                    if checked.verdict == "fail":
+                        raise UserError(checked.detail)
 
 
 def _notes(experiment: Experiment) -> list[str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from analysis.probe import view
+from orchestrator.checks.experiment import CheckedSetup, models, renders, training_files
 from orchestrator.commands.arguments import JSON, Parser, add_experiment, load
 from orchestrator.commands.waiting import building
 from orchestrator.engines.catalog import require_all
@@ -55,9 +56,9 @@ def run_probes(study: Study, console: Console) -> None:
     setups = {unit.setup: study.setup_of(unit) for unit in missing}
     for name, setup in setups.items():  # a probe reads training prompts and no benchmark
         require_all(setup.engine)
-        prepare.check_training_data(name, setup, study.experiment.data_dir)
-        prepare.check_models(name, setup, study.runs)
-        prepare.check_prompt(name, setup, study.experiment.data_dir, study.runs)
+        subject = CheckedSetup(name, setup, study.runs, data_dir=study.experiment.data_dir)
+        for check in (training_files, models, renders):
+            check(subject)
     study.runs.mkdir(parents=True, exist_ok=True)
     with building(console) as report:
         pairs = prepare.prepare(setups, study.runs, report, study.experiment.data_dir)

@@ -18,7 +18,10 @@ from typing import Literal
 
 from rich.console import Console
 
-from orchestrator.checks.experiment import checked_setup, template
+from orchestrator.checks import catalog
+from orchestrator.checks.check import required
+from orchestrator.checks.experiment import checked_setup
+from orchestrator.checks.preflight import check_address
 from orchestrator.commands import display
 from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
 from orchestrator.commands.detach import detach, detach_as_job, lasting_console
@@ -28,7 +31,6 @@ from orchestrator.commands.waiting import SILENCE_S, building, taking
 from orchestrator.errors import FULL, ClusterDied, UserError, refuse
 from orchestrator.experiment.units import KIND_NAMES, Unit, expand
 from orchestrator.liveness.leases import LEASE_PATIENCE_S, Driving
-from orchestrator.liveness.processes import scratch_parent
 from orchestrator.models import make
 from orchestrator.monitor import status
 from orchestrator.monitor.time_left import hours_spent
@@ -42,7 +44,6 @@ from orchestrator.selection.study import Study
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
-from orchestrator.sweep.preflight import check_address, check_runs_folder
 from orchestrator.tracking.tracker import Mirror, tracker_function
 
 JOB_SERVERS = ("http://", "https://")  # what the addresses of Ray's job servers begin with
@@ -237,24 +238,23 @@ def _with_models(job: Submission) -> Submission:
 
 
 def _check(job: Submission) -> None:
-    """Fetch data files that are missing, and check folder, cluster, data and models; UserError.
+    """Fetch data files that are missing, and make the checks before a submit; UserError.
 
     A line says so only if that takes a while.
     """
-    check_runs_folder(job.study.runs)
-    scratch_parent()  # a UserError of it comes before Ray
-    if job.address is not None:
-        check_address(job.address)
+    study = job.study
+    for check in catalog.driver_checks(job.address):
+        required(check, study.runs)
     timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
     timer.daemon = True
     timer.start()
     try:
-        prepare.fetch_data(job.study.experiment, job.say)
-        prepare.check(job.study.experiment, job.study.units, job.study.runs)
-        for name, setup in job.study.experiment.setups.items():
-            found = template(checked_setup(job.study, name), on_gpu=False)
+        prepare.fetch_data(study.experiment, job.say)
+        for name, setup in study.experiment.setups.items():
+            subject = checked_setup(study, name)
+            found = [required(check, subject) for check in catalog.SUBMIT_CHECKS][-1]
             # Models that are made next are looked at when they are there.
-            if found.verdict == "skipped" and make.are_there(setup, job.study.runs):
+            if found.verdict == "skipped" and make.are_there(setup, study.runs):
                 job.say(f"{name}.prompt: {found.detail}")
     finally:
         timer.cancel()

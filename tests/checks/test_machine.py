@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import softmax
 
 from orchestrator.checks import machine as checks
-from orchestrator.checks.catalog import GPU_CHECKS
+from orchestrator.checks.catalog import gpu_checks
 from orchestrator.checks.check import run_checks
 from orchestrator.checks.machine import (
     ALLOWED,
@@ -161,7 +161,7 @@ def test_a_kernel_of_sglang_is_built(tmp_path: Path) -> None:
     skip_without("sglang")
     if toolchain.missing(os.environ):
         pytest.skip(f"no compilers here: {toolchain.missing(os.environ)}")
-    chosen = [check for check in GPU_CHECKS if check.name in ("compilers", "kernel")]
+    chosen = [check for check in gpu_checks() if check.name in ("compilers", "kernel")]
     outcomes = list(run_checks(chosen, small_bench(tmp_path, "engine.sampler=sglang"), tmp_path))
     assert [outcome.verdict for outcome in outcomes] == ["ok", "ok"], outcomes
     assert list((tmp_path / "kernels").rglob("*.so"))

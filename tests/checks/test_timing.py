@@ -53,7 +53,7 @@ def asked(tmp_path: Path) -> Measuring:
     )
     folders: dict[Owner, Path] = {"student": tmp_path / "student", "teacher": tmp_path / "teacher"}
     experiment = Experiment("tiny", {"tiny": setup}, {}, {}, [0], None, runtime)
-    of = CheckedSetup("tiny", setup, experiment, tmp_path, 0)
+    of = CheckedSetup("tiny", setup, tmp_path, 0, experiment.data_dir, experiment.runtime)
     bench = Bench(of, setup, runtime, folders, (), tmp_path, blends=True)
     costs = SetupCosts(setup, runtime, "torch", lengths={"training": Lengths(6.0, 0.3, 12, 4.0)})
     path = calibration_path(tmp_path, CARD)

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.checks import catalog
 from orchestrator.checks.bench import Bench
-from orchestrator.checks.catalog import GPU_CHECKS
+from orchestrator.checks.catalog import gpu_checks
 from orchestrator.checks.check import Check, Checked, CheckVerdict, Found
 from orchestrator.cli import main
 from orchestrator.commands import doctor
@@ -47,7 +47,7 @@ def writes_a_model(bench: Bench) -> Found:
 def with_checks(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     own = Check("models", writes_a_model, limit_s=300)
     others = [check(getattr(fakes, name)) for name in names]
-    monkeypatch.setattr(catalog, "GPU_CHECKS", [own, *others])
+    monkeypatch.setattr(catalog, "gpu_checks", lambda: [own, *others])
 
 
 def test_a_machine_without_a_gpu_is_told_in_one_line(
@@ -205,8 +205,8 @@ def test_checks_wait_as_long_for_an_engine_as_a_sweep_does(
     start = "runtime.engine_start_s=1800"
     for override in ("runtime.engine_start_s=60", start):
         examined(capsys, "paper", "--gpu", "--small", "--runs", tmp_path / override, override)
-    usual, later = limits[: len(GPU_CHECKS)], limits[len(GPU_CHECKS) :]
-    assert usual == [check.limit_s for check in GPU_CHECKS]
+    usual, later = limits[: len(gpu_checks())], limits[len(gpu_checks()) :]
+    assert usual == [check.limit_s for check in gpu_checks()]
     assert later == [limit + 1200 for limit in usual]
 
 
@@ -232,11 +232,11 @@ def test_what_was_known_at_a_ctrl_c_is_kept(
 
 def test_needs_name_earlier_checks() -> None:
     earlier: set[str] = set()
-    for each in GPU_CHECKS:
+    for each in gpu_checks():
         assert set(each.needs) <= earlier, each.name
         assert each.remedy
         earlier.add(each.name)
-    assert len(earlier) == len(GPU_CHECKS)
+    assert len(earlier) == len(gpu_checks())
 
 
 @pytest.mark.engines
@@ -249,7 +249,7 @@ def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
     done = trb("doctor", "--gpu", "--small", "--json", "engine.sampler=sglang", "--runs", tmp_path)
     checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
     assert done.returncode == 0, done.stderr
-    assert list(checks) == [check.name for check in GPU_CHECKS]
+    assert list(checks) == [check.name for check in gpu_checks()]
     for name in (
         "attention",
         "offload",

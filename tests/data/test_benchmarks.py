@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks import experiment as checks
 from orchestrator.config import BenchmarkRun, Data, Setup
 from orchestrator.data import benchmarks
 from orchestrator.data.benchmarks import (
@@ -26,7 +27,6 @@ from orchestrator.data.problems import Problem
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_setup
 from orchestrator.grading.gold import Gold
-from orchestrator.sweep.prepare import check_data
 
 DATA_DIR = os.environ.get("TRB_DATA_DIR")
 needs_data = pytest.mark.skipif(
@@ -101,7 +101,8 @@ def test_olympiad_problems_keep_their_extra_fields() -> None:
 @needs_data
 @pytest.mark.parametrize("name", ["math-smoke", "qwen3-1.7b", "qwen3-0.6b"])
 def test_files_of_the_shipped_setups_are_there(name: str) -> None:
-    check_data(name, load_setup(name), DATA_DIR)
+    of = checks.CheckedSetup(name, load_setup(name), Path(), data_dir=DATA_DIR)
+    assert checks.training_files(of).verdict == checks.benchmarks(of).verdict == "ok"
 
 
 # --- files that are not what is declared ---

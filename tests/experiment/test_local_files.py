@@ -19,7 +19,7 @@ from analysis.table.formats import FORMATS
 from analysis.table.model import results_table
 from orchestrator.checks import experiment as checks
 from orchestrator.checks.check import Check, Found, made
-from orchestrator.checks.experiment import CheckedSetup
+from orchestrator.checks.experiment import CheckedSetup, check_models
 from orchestrator.cli import main
 from orchestrator.config import Experiment, PromptTemplate, Setup, Shape
 from orchestrator.data.files import folder_sha256
@@ -31,7 +31,7 @@ from orchestrator.monitor import status
 from orchestrator.planning import plan
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
-from orchestrator.sweep.prepare import check_data, check_models, check_prompt, prepare
+from orchestrator.sweep.prepare import prepare
 from tests.fake_runs import units_of, write_run
 from tests.sweeps import ROOT, TINY_SETUP, write_experiment
 from tests.without_ray import made_here
@@ -152,7 +152,8 @@ def test_a_training_file_without_its_sha256_counts_by_its_content(tmp_path: Path
     content = hashlib.sha256(rows.read_bytes()).hexdigest()
     path = with_training_file(tmp_path, {"file": "train.jsonl"})
     experiment = load_experiment(path)
-    check_data("tiny", experiment.setups["tiny"], experiment.data_dir)
+    setup = experiment.setups["tiny"]
+    checks.training_files(CheckedSetup("tiny", setup, tmp_path, data_dir=experiment.data_dir))
     [note] = experiment.notes
     assert note.startswith(f"tiny.data.files[0]: the sha256 of {rows}")
     assert note.endswith(f"to pin it: sha256: {content}")
@@ -455,14 +456,14 @@ def test_prompt_and_chat_template_meet_before_ray_starts(
     assert refused("plan", shipped, capsys) == refused("submit", shipped, capsys) == line
     experiment = load_experiment(shipped)
     setup, runs = experiment.setups["tiny"], tmp_path / "runs"
-    of = CheckedSetup("tiny", setup, experiment, runs, batches=1)
+    of = CheckedSetup("tiny", setup, runs, 1, experiment.data_dir)
     assert made(Check("tiny prompt", checks.prompt), of).detail == line
-    check_prompt("tiny", replace(setup, prompt=PromptTemplate(kind="chat")), None, runs)
+    checks.renders(replace(of, setup=replace(setup, prompt=PromptTemplate(kind="chat"))))
     (tmp_path / "teacher" / "tokenizer.json").write_text(
         json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": "x"}}})
     )
     with pytest.raises(UserError, match=r"^tiny\.teacher: .*its tokenizer cannot be opened \("):
-        check_prompt("tiny", setup, None, runs)
+        checks.renders(of)
 
 
 def test_the_doctor_shows_the_system_message_of_a_template(shipped: Path, tmp_path: Path) -> None:
@@ -471,7 +472,7 @@ def test_the_doctor_shows_the_system_message_of_a_template(shipped: Path, tmp_pa
     experiment = load_experiment(shipped)
     setup, runs = experiment.setups["tiny"], tmp_path / "runs"
     own = "the chat template adds a system message of its own: '1+'"
-    of = CheckedSetup("tiny", setup, experiment, runs, batches=1)
+    of = CheckedSetup("tiny", setup, runs, 1, experiment.data_dir)
     given = checks.prompt(of)
     left_out = replace(setup, prompt=PromptTemplate(kind="chat"))
     added = checks.prompt(replace(of, setup=left_out))
@@ -539,7 +540,7 @@ def test_the_doctor_names_stop_ids_of_the_files_that_a_setup_leaves_out(
             student=replace(setup.student, eos=student),
             teacher=replace(setup.teacher, eos=teacher),
         )
-        found = checks.models(CheckedSetup("tiny", setup, pair.experiment, tmp_path, batches=1))
+        found = checks.models(CheckedSetup("tiny", setup, tmp_path, 1))
         return found.verdict, found.detail.splitlines()[1:]
 
     assert models([60, 40, 41], [60, 61]) == models([60, 40, 41], 61) == ("ok", [])
@@ -694,7 +695,7 @@ def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
         assert line.startswith(f"trb: tiny.teacher: {words.format(pair.teacher)}")
 
     def models(pair: Pair) -> Found:
-        return checks.models(CheckedSetup("tiny", pair.setup, pair.experiment, tmp_path, 1))
+        return checks.models(CheckedSetup("tiny", pair.setup, tmp_path, 1))
 
     finding = made(Check("tiny models", models), pair)
     assert (finding.verdict, f"trb: {finding.detail}") == ("fail", line)

@@ -16,6 +16,7 @@ import pytest
 
 from analysis.table.formats import FORMATS
 from analysis.table.model import results_table
+from orchestrator.checks.experiment import check_models
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand
@@ -24,7 +25,6 @@ from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from orchestrator.sweep import prepare
 from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
 
 OVERRIDES = ("evaluation.rescore=false", "runtime.wandb=disabled")
@@ -372,7 +372,7 @@ def test_a_damaged_embedded_model_is_named(
     with pytest.raises(
         Damaged, match=f"{folder / name}: .*; remove the folder {folder}; trb submit makes"
     ):
-        prepare.check(experiment, [], tmp_path)
+        check_models("arithmetic", setup, tmp_path)
 
 
 @pytest.mark.parametrize("damage", [flip, tear, as_list, as_folder])

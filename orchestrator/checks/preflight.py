@@ -1,7 +1,7 @@
 """Checks the runs folder, its disk and the cluster's address, before Ray takes seconds to start.
 
-Checks this machine alone; `requirements` lists the needs of a cluster's nodes, and `nodes` asks for
-them.
+Checks this machine alone; `sweep.requirements` lists the needs of a cluster's nodes, and `sweep.nodes`
+asks for them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.checks.check import Found
 from orchestrator.errors import LONGEST_VALUE, UserError, refuse, shortened, shown
 from orchestrator.liveness.head_node import ANSWERS_WITHIN_S, answers
-from orchestrator.liveness.processes import processes
+from orchestrator.liveness.processes import processes, scratch_parent
 
 LEAST_FREE = 64 * 2**20  # bytes on the disk of the runs folder
 CLIENT = "ray://"  # what the addresses of Ray's client begin with
 
 
-def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
-    """Raise UserError unless files can be made, renamed and removed in `runs`, with room on its disk.
+def runs_folder(runs: Path, least_free: int = LEAST_FREE) -> Found:
+    """Check that files can be made, renamed and removed in `runs`, with room on its disk; UserError.
 
     Removes the folder again if it was missing before.
     """
@@ -52,6 +53,17 @@ def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
         raise refuse(
             "--runs", str(runs), f"{least_free >> 20} MiB free on its disk, which has {free >> 20}"
         )
+    return Found("ok", f"{free >> 20} MiB free")
+
+
+def scratch_folder(_: Path) -> Found:
+    """Check that a folder has room for sockets, and a path that is short enough; UserError."""
+    return Found("ok", str(scratch_parent()))
+
+
+def cluster_at(address: str, _: Path) -> Found:
+    """Check that a Ray answers at the address; the detail is the place that Ray joins."""
+    return Found("ok", check_address(address))
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.checks import preflight
+from orchestrator.checks.preflight import check_address, runs_folder
 from orchestrator.errors import UserError
 from orchestrator.liveness.head_node import HELLO
-from orchestrator.sweep import preflight
-from orchestrator.sweep.preflight import check_address, check_runs_folder
 
 
 def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> None:
-    check_runs_folder(tmp_path)
+    runs_folder(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    check_runs_folder(tmp_path / "runs")
+    runs_folder(tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -31,14 +31,14 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         with pytest.raises(
             UserError, match=f"^--runs: '.*{runs.name}': expected a folder that can be written to"
         ):
-            check_runs_folder(runs)
+            runs_folder(runs)
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"expected 1099511627776 MiB free on its disk, which has \d+$"
     ):
-        check_runs_folder(tmp_path, least_free=2**60)
+        runs_folder(tmp_path, least_free=2**60)
     assert list(tmp_path.iterdir()) == []
 
 
