@@ -10,7 +10,6 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.config import Experiment
 from orchestrator.experiment.methods import method_label
 from orchestrator.experiment.units import KIND_NAMES, Kind
 from orchestrator.planning.calibrated import MEASURED_WORDS
@@ -89,81 +88,55 @@ def _methods_table(plan: Plan) -> Table:
     """Trials by method and setup with the grid that makes them."""
     experiment, setups, rows = plan.experiment, list(plan.experiment.setups), []
     trials: Counter[tuple[str | None, str]] = Counter()
-    confirming: Counter[str] = Counter()
     for planned in plan.units:
-        if planned.unit.id in plan.confirming:
-            confirming[planned.unit.setup] += 1
-        else:
-            trials[planned.unit.method, planned.unit.setup] += 1
+        confirms = planned.unit.id in plan.confirming
+        trials["confirming" if confirms else planned.unit.method, planned.unit.setup] += 1
     for method, grid in experiment.methods.items():
-        knobs = []
-        for knob, values in grid.items():
-            knobs.append(f"{knob} {', '.join(f'{value:g}' for value in values)}")
-        counts = [trials[method, name] for name in setups]
-        rows.append([method_label(method), " × ".join(knobs), *_counts(counts)])
-    if any(len(experiment.seeds_of(method)) > 1 for method in experiment.methods):
-        rows.append(["", _seeds(experiment), *[""] * len(_columns(setups))])
+        own = experiment.method_seeds.get(method)
+        axes = {**grid, "seeds": own} if own else grid
+        words = [f"{name} {', '.join(f'{each:g}' for each in axes[name])}" for name in axes]
+        counts = _by_setup([trials[method, name] for name in setups])
+        rows.append([method_label(method), " × ".join(words), *counts])
+    if len(experiment.explored_seeds) > 1:
+        each = "others" if experiment.method_seeds else "each"
+        words = f"{each} with seeds {', '.join(map(str, experiment.seeds))}"
+        rows.append(["", words, *[""] * len(_by_setup([0] * len(setups)))])
     if plan.confirming:
-        seeds = ", ".join(map(str, experiment.confirm.seeds))
-        purpose = f"what each is chosen for, on seeds {seeds}; one checkpoint each"
+        others = ", ".join(map(str, experiment.confirm.seeds))
+        purpose = f"what each is chosen for, on seeds {others}; one checkpoint each"
         if experiment.confirm.until is not None:
             purpose += f"; until decided up to {LOOKS} times as many"
-        counts = [confirming[name] for name in setups]
-        rows.append(["confirming", purpose, *_counts(counts)])
-    headings = ["trials by method", "grid", *_columns(setups)]
-    return to_rich(Sheet.of(headings, rows, left=(0, 1)))
+        counts = _by_setup([trials["confirming", name] for name in setups])
+        rows.append(["confirming", purpose, *counts])
+    columns = [f"each of {len(setups)} setups", "all"] if len(setups) > MOST_SETUPS else setups
+    return to_rich(Sheet.of(["trials by method", "grid", *columns], rows, left=(0, 1)))
 
 
-def _columns(setups: Sequence[str]) -> list[str]:
-    """A heading for each setup; of more setups than a line holds, one for each and one for all."""
-    if len(setups) <= MOST_SETUPS:
-        return list(setups)
-    return [f"each of {len(setups)} setups", "all"]
-
-
-def _counts(of_setups: Sequence[int]) -> list[str]:
-    """The cells below `_columns`."""
-    if len(of_setups) <= MOST_SETUPS:
-        return [str(number) for number in of_setups]
-    least, most = min(of_setups), max(of_setups)
-    return [str(most) if least == most else f"{least} – {most}", str(sum(of_setups))]
-
-
-def _seeds(experiment: Experiment) -> str:
-    """`each with seeds 0, 1`, or which methods have which."""
-    methods_of: dict[str, list[str]] = {}
-    for method in experiment.methods:
-        seeds = ", ".join(map(str, experiment.seeds_of(method)))
-        methods_of.setdefault(seeds, []).append(method_label(method))
-    if len(methods_of) == 1:
-        return f"each with seeds {next(iter(methods_of))}"
-    parts = []
-    for seeds, methods in methods_of.items():
-        parts.append(f"{', '.join(methods)} with seed{'s' if ',' in seeds else ''} {seeds}")
-    return "; ".join(parts)
+def _by_setup(counts: Sequence[int]) -> list[str]:
+    """A cell for each setup; of more setups than a line holds, one for each and one for all."""
+    if len(counts) <= MOST_SETUPS:
+        return list(map(str, counts))
+    least, most = min(counts), max(counts)
+    return [str(most) if least == most else f"{least} – {most}", str(sum(counts))]
 
 
 def _order(plan: Plan) -> list[str]:
     """Placements of the units that are left, and how many of them wait for others."""
-    placements: Counter[tuple[str, float, float]] = Counter()
-    left = plan.left
-    unfinished: dict[str, Kind] = {planned.unit.id: planned.unit.kind for planned in left}
-    needed: dict[str, Kind] = {}  # id of a unit that others wait for → its kind
-    ready = 0
-    for planned in left:
-        needs, waits_for = planned.resources, unfinished.keys() & planned.unit.depends_on
-        placements[needs.placement, needs.gpus, needs.cpus] += 1
-        needed |= {unit: unfinished[unit] for unit in waits_for}
-        ready += not waits_for
+    left = {planned.unit.id: planned for planned in plan.left}
+    placements = Counter(
+        (each.resources.placement, each.resources.gpus, each.resources.cpus)
+        for each in left.values()
+    )
     placed = []
     for (mode, gpus, cpus), number in placements.items():
         on = f"{counted(gpus, 'GPU') if gpus else 'no GPU'} and {counted(cpus, 'CPU core')}"
         placed.append(f"{counted(number, 'unit')} {mode} on {on}")
-    order = f"order: {counted(ready, 'unit')} can start at once"
-    if needed:
-        waiting = len(left) - ready
-        kinds = Counter(needed.values()).items()
-        first = " and ".join(counted(number, KIND_NAMES[kind]) for kind, number in kinds)
+    waits = [left.keys() & each.unit.depends_on for each in left.values()]
+    waiting = sum(map(bool, waits))
+    order = f"order: {counted(len(left) - waiting, 'unit')} can start at once"
+    if waiting:
+        kinds = Counter(left[needed].unit.kind for needed in set().union(*waits))
+        first = " and ".join(counted(number, KIND_NAMES[kind]) for kind, number in kinds.items())
         order += f"; {waiting} wait{'s' if waiting == 1 else ''} for {first}"
     return [f"placement: {'; '.join(placed)}", order]
 
@@ -188,12 +161,10 @@ def _why(reasons: Sequence[Reason]) -> list[str]:
     for reason in reasons:
         lines.append(escape(f"{reason.unit.id}: {reason.why}"))
         if reason.nearest:
-            lines.append(escape(f"  nearest: {reason.nearest}"))
-            for difference in reason.differences[:MOST_DIFFERENCES]:
-                lines.append(escape(f"    {difference}"))
             more = len(reason.differences) - MOST_DIFFERENCES
-            if more > 0:
-                lines.append(f"    and {more} more")
+            shown = [*reason.differences[:MOST_DIFFERENCES], *[f"and {more} more"][: max(0, more)]]
+            lines.append(escape(f"  nearest: {reason.nearest}"))
+            lines += [escape(f"    {difference}") for difference in shown]
     return lines
 
 
@@ -229,24 +200,19 @@ def _memory(plan: Plan) -> list[str]:
 
 def _hours_table(plan: Plan, begun: bool) -> Table:
     """GPU-hours by phase as chosen: before a sweep by setup, then what is left beside the whole."""
-    whole = total_gpu_hours(plan)
-    if begun:
-        columns = {"left": total_gpu_hours(plan, left=True), "whole": whole}
-    else:
-        setups = list(plan.experiment.setups)
-        shown = setups if len(setups) <= MOST_SETUPS else []
-        columns = {name: total_gpu_hours(plan, name) for name in shown} | {"all": whole}
-    columns = {name: hours for name, hours in columns.items() if hours}
+    setups = list(plan.experiment.setups)
+    columns = {"left": total_gpu_hours(plan, left=True)} if begun else {}
+    if not begun and len(setups) <= MOST_SETUPS:
+        columns = {name: total_gpu_hours(plan, name) for name in setups}
+    columns["whole" if begun else "all"] = total_gpu_hours(plan)
+    known = {name: hours for name, hours in columns.items() if hours}
     budgets = sorted({setup.evaluation.budget for setup in plan.experiment.setups.values()})
     names = {"evaluate": f"evaluate, {' and '.join(budgets)}", "rescore": "fresh samples"}
     rows = []
     for phase in (*ALL_PHASES, TOTAL):
-        mark = "total" if phase == TOTAL else None
-        row = [Cell(names.get(phase, phase), mark=mark)]
-        for hours in columns.values():
-            row.append(Cell(hours_text(hours[phase]), mark=mark))
-        rows.append(row)
-    return to_rich(Sheet([f"GPU-hours, {plan.gpu_of_trial.title}", *columns], rows))
+        texts = [names.get(phase, phase), *(hours_text(hours[phase]) for hours in known.values())]
+        rows.append([Cell(text, mark="total" if phase == TOTAL else None) for text in texts])
+    return to_rich(Sheet([f"GPU-hours, {plan.gpu_of_trial.title}", *known], rows))
 
 
 def _advice(plan: Plan) -> list[str]:
@@ -263,10 +229,7 @@ def _advice(plan: Plan) -> list[str]:
 
 
 def _basis(plan: Plan) -> list[str]:
-    """Name the engines, and the basis of rates and lengths.
-
-    Finished runs come first, then calibrations of the card, then published numbers.
-    """
+    """The engines, and the basis of rates and lengths: runs, calibrations, published numbers."""
     engines = {setup.engine for setup in plan.experiment.setups.values()}
     samplers = " and ".join(sorted({RATES[engine.sampler].title for engine in engines}))
     trainers = " and ".join(sorted({engine.trainer for engine in engines}))
@@ -274,16 +237,11 @@ def _basis(plan: Plan) -> list[str]:
     if any(costs.factors.keys() - costs.sources.keys() for costs in plan.costs.values()):
         seconds = "the seconds of the engine that they ran on"
         lines.append(f"Finished runs gave lengths of responses and {seconds}.")
-    calibrated: dict[str, dict[str, list[str]]] = {}  # source of rates → setup → what it measured
     for name, costs in plan.costs.items():
-        for key, source in costs.sources.items():
-            if key in MEASURED_WORDS:
-                of_setups = calibrated.setdefault(source, {})
-                of_setups.setdefault(name, []).append(MEASURED_WORDS[key])
-    for source, of_setups in calibrated.items():
-        measured = "; ".join(f"{name}: {', '.join(words)}" for name, words in of_setups.items())
-        rest = "All else is published or assumed."
-        lines.append(f"{source[0].upper()}{source[1:]} ({measured}). {rest}")
+        for source in dict.fromkeys(costs.sources.values()):
+            keys = [key for key in costs.sources if costs.sources[key] == source]
+            words = ", ".join(MEASURED_WORDS[key] for key in keys if key in MEASURED_WORDS)
+            lines.append(f"{source[0].upper()}{source[1:]} ({name}: {words}).")
     if len(lines) == 1:
         assumed = "rates and lengths are published or assumed (orchestrator/planning/rates.py)"
         lines.append(f"No run measured an engine on this GPU yet: {assumed}.")
