@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -355,10 +356,20 @@ def learner(bench: Bench) -> Found:
 # --- trainer and sampler in the same weights: log p of the same ids, and of drawn tokens ---
 
 
+def _note(bench: Bench, name: str, content: object) -> None:
+    """Leave a file in the bench's folder for a later check."""
+    (bench.folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _noted(bench: Bench, name: str) -> Any:
+    """The content that an earlier check left; None if it did not come so far."""
+    path = bench.folder / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
 def write_canary(bench: Bench, who: str, log_probs: Sequence[float]) -> None:
     """Write the canary of `who`: its log p of the odd ids in the student's first weights."""
-    content = json.dumps(list(log_probs))
-    (bench.folder / f"canary_of_{who}.json").write_text(content, encoding="utf-8")
+    _note(bench, f"canary_of_{who}.json", list(log_probs))
 
 
 def write_drawn(bench: Bench, drawn: Rollouts) -> None:
@@ -367,19 +378,19 @@ def write_drawn(bench: Bench, drawn: Rollouts) -> None:
     for row, request in enumerate(drawn.requests[:DRAWN_ROWS]):
         log_probs = drawn.student_BT[row, : int(drawn.lengths_B[row])].tolist()
         rows.append({"ids": [*request.prompt_ids, *drawn.response(row)], "log_probs": log_probs})
-    (bench.folder / DRAWN).write_text(json.dumps(rows), encoding="utf-8")
+    _note(bench, DRAWN, rows)
 
 
 def read_drawn(bench: Bench, trainer: Trainer) -> None:
     """Write how far the trainer's log p of the drawn tokens are from the sampler's, in nats."""
-    path = bench.folder / DRAWN
-    if not path.is_file():
-        return
     apart_by: list[float] = []
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    drawn = _noted(bench, DRAWN)
+    if drawn is None:
+        return
+    for row in drawn:
         here = trainer.log_probs(row["ids"])[-len(row["log_probs"]) :]
         apart_by += [its - ours for its, ours in zip(here, row["log_probs"], strict=True)]
-    (bench.folder / APART).write_text(json.dumps(apart_by), encoding="utf-8")
+    _note(bench, APART, apart_by)
 
 
 def divergence(bench: Bench) -> float | None:
@@ -388,10 +399,9 @@ def divergence(bench: Bench) -> float | None:
     The mean of exp(d) − 1 − d over the differences d of the two log p: its expectation is the
     divergence, and each of its terms is positive (http://joschu.net/blog/kl-approx.html).
     """
-    path = bench.folder / APART
-    if not path.is_file():
+    differences = _noted(bench, APART)
+    if differences is None:
         return None
-    differences = json.loads(path.read_text(encoding="utf-8"))
     return sum(math.expm1(each) - each for each in differences) / max(1, len(differences))
 
 
@@ -399,10 +409,10 @@ def same_weights(bench: Bench) -> Found:
     """Check that both canaries agree, within a bound for what stands for the student here."""
     read: dict[str, list[float]] = {}
     for who in (LEARNER, SAMPLER):
-        path = bench.folder / f"canary_of_{who}.json"
-        if not path.is_file():
+        noted = _noted(bench, f"canary_of_{who}.json")
+        if noted is None:
             return Found("skipped", f"the {who} did not come far enough to say anything of the ids")
-        read[who] = json.loads(path.read_text(encoding="utf-8"))
+        read[who] = noted
     dtype = bench.setup.engine.dtype
     # Random weights give almost equal probabilities, which rounding moves little.
     bounds = MOST_ON_RANDOM_WEIGHTS if "student" in bench.made else MOST_ON_ODD_IDS

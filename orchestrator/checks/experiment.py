@@ -20,11 +20,11 @@ from orchestrator.data.benchmarks import load_benchmark, overlap_lines
 from orchestrator.data.files import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
 from orchestrator.data.problems import check_rows, check_system
-from orchestrator.engines.budget import Situation, budget
+from orchestrator.engines.budget import budget
 from orchestrator.engines.catalog import require_all
 from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner
-from orchestrator.engines.memory import GIB, Gpus, needs_gpu
+from orchestrator.engines.memory import GIB, needs_gpu
 from orchestrator.errors import UserError, one_line, shown
 from orchestrator.experiment.units import batches_of
 from orchestrator.models import locate, make
@@ -32,8 +32,8 @@ from orchestrator.models.folders import check_folder, stop_ids
 from orchestrator.models.locate import check_config, check_same_tokens, checkpoint_of
 from orchestrator.models.make import check_package, must_make, tokenizer_of, verify_made
 from orchestrator.planning.numbers import counted
+from orchestrator.planning.plan import situations
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
-from orchestrator.rules import RoleName
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import check_passes_of
 
@@ -41,12 +41,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
-ROLES: dict[Situation, RoleName] = {
-    "decoding": "rollout",
-    "blending": "rollout",
-    "scoring": "teacher",
-    "learning": "learner",
-}
 PLAIN = PromptTemplate(kind="plain")
 SOME_PROBLEM = "1+1=?"
 # Nats a token: twice what rounding in bfloat16 may do (`workers.canary`), and a third of the
@@ -133,10 +127,8 @@ def gpu_memory(of: CheckedSetup) -> Found:
     if torch.cuda.is_available():
         gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
     lines = [f"{gib:.1f} GiB ({where}), of which on each GPU"]
-    for situation, role in ROLES.items():
-        gpus = Gpus.of(runtime.placement, role)
+    for situation, gpus in situations(runtime.placement).items():
         lines.append(str(budget(of.setup, runtime, gib, situation, gpus)))
-    lines.append(str(budget(of.setup, runtime, gib, "evaluating")))
     return Found("ok", "\n".join(lines))
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from orchestrator.commands.arguments import EXPERIMENT, Parser, add_differences, add_runs, load
 from orchestrator.errors import UserError, did_you_mean
 from orchestrator.experiment.load import names_experiment
-from orchestrator.experiment.methods import BASE, METHODS, method_label
-from orchestrator.experiment.units import SUPERVISED_STAGE
+from orchestrator.experiment.methods import METHODS
+from orchestrator.experiment.units import label_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 from orchestrator.start_up import default_runs
@@ -153,11 +153,10 @@ def _labels(folder: Path) -> list[str]:
     """Labels of the unit in `folder`, see `find_units`; none if its configuration is unreadable."""
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
-        label = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or "")
-        label = SUPERVISED_STAGE if unit["kind"] == "sft" else label
-        if unit["knobs"]:
-            for knob in METHODS[unit["method"]].knobs:
-                label += f" {knob}={unit['knobs'][knob]:g}"
+        # The file has its keys sorted, and a label has knobs in the order of the method's row.
+        order = METHODS[unit["method"]].knobs if unit["knobs"] else ()
+        knobs = {name: unit["knobs"][name] for name in order}
+        label = label_of(unit["kind"], unit["method"], knobs)
         seeded = f"{label} seed {unit['seed']}"
         return [label, seeded, f"{unit['setup']} {label}", f"{unit['setup']} {seeded}"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -74,25 +74,27 @@ class Unit(OfKind):
     id: str
     kind: Kind
     setup: str
-    method: str | None
-    knobs: dict[str, Any]
     seed: int
-    depends_on: tuple[str, ...]
     steps: int
-    first_batch: int  # prompt batch of step 0 (K under `after: continue`)
     identity: dict[str, Any] = field(repr=False)
+    method: str | None = None
+    knobs: dict[str, Any] = field(default_factory=dict)
+    depends_on: tuple[str, ...] = ()
+    first_batch: int = 0  # prompt batch of step 0 (K under `after: continue`)
     placement: Placement = field(default_factory=Placement)
     provisional: bool = False  # the id rests on recipes of models not made yet, and will change
 
     @property
     def label(self) -> str:
         """Method and knobs for people: `TRB epsilon0=0.05 K=12`."""
-        label = method_label(BASE if self.is_untrained else self.method or self.kind)
-        if self.is_supervised:
-            label = SUPERVISED_STAGE
-        for knob, value in self.knobs.items():
-            label += f" {knob}={value:g}"
-        return label
+        return label_of(self.kind, self.method, self.knobs)
+
+
+def label_of(kind: str, method: str | None, knobs: Mapping[str, Any]) -> str:
+    """The label of a unit, which its run directory notes as well."""
+    names = {"base_eval": method_label(BASE), "sft": SUPERVISED_STAGE}
+    label = names.get(kind, method_label(method or kind))
+    return " ".join([label, *(f"{knob}={value:g}" for knob, value in knobs.items())])
 
 
 Setting = list[Unit]  # units that differ in nothing but the seed
@@ -201,12 +203,8 @@ def _base_eval(pair: _Pair, placement: Placement) -> Unit:
         id=f"{pair.name}-base_eval-{digest(identity)}",
         kind="base_eval",
         setup=pair.name,
-        method=None,
-        knobs={},
         seed=0,
-        depends_on=(),
         steps=0,
-        first_batch=0,
         identity=identity,
         placement=placement,
         provisional=not pair.final,
@@ -219,12 +217,9 @@ def _sft(pair: _Pair, seed: int, placement: Placement, knobs: dict[str, Any]) ->
         id=_id([pair.name, "sft"], knobs, seed, identity),
         kind="sft",
         setup=pair.name,
-        method=None,
         knobs=knobs,
         seed=seed,
-        depends_on=(),
         steps=pair.setup.training.sft.updates,
-        first_batch=0,
         identity=identity,
         placement=placement,
         provisional=not pair.final,

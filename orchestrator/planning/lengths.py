@@ -71,12 +71,9 @@ class Lengths:
         """The same responses under a lower limit, which cuts some that finish under this one."""
         if limit >= self.limit:
             return self
-        x = 2 * limit / self.finished
-        in_time = float(_gamma_share(limit, self.finished))
-        # ∫₀ᴸ l·f(l) dl = m·(1 − e⁻ˣ(1 + x + x²/2)) for the density f of the Gamma law.
-        tokens_in_time = self.finished * (1 - math.exp(-x) * (1 + x + x * x / 2))
+        in_time, mean = _in_time(limit, self.finished)
         finished = (1 - self.truncated) * in_time / float(_gamma_share(self.limit, self.finished))
-        return Lengths(tokens_in_time / in_time, 1 - finished, limit, self.prompt)
+        return Lengths(mean, 1 - finished, limit, self.prompt)
 
     def longest(self, responses: int) -> float:
         """Mean tokens of the longest of so many responses, for which a static batch runs."""
@@ -110,11 +107,8 @@ class LengthLaw:
 
     def under(self, limit: int, prompt: float) -> Lengths:
         """The lengths under a limit, which also cuts responses that would have finished later."""
-        x = 2 * limit / self.finished
-        in_time = float(_gamma_share(limit, self.finished))
-        # ∫₀ᴸ l·f(l) dl = m·(1 − e⁻ˣ(1 + x + x²/2)) for the density f of the Gamma law.
-        tokens_in_time = self.finished * (1 - math.exp(-x) * (1 + x + x * x / 2))
-        return Lengths(tokens_in_time / in_time, 1 - (1 - self.endless) * in_time, limit, prompt)
+        in_time, mean = _in_time(limit, self.finished)
+        return Lengths(mean, 1 - (1 - self.endless) * in_time, limit, prompt)
 
 
 LAWS: dict[Scenario, LengthLaw] = {
@@ -130,6 +124,14 @@ def _gamma_share(length: np.ndarray | float, mean: float) -> np.ndarray:
     """Share of a Gamma law of shape 2 that is not longer than `length`."""
     x = 2 * np.asarray(length) / mean
     return 1 - (1 + x) * np.exp(-x)
+
+
+def _in_time(limit: int, mean: float) -> tuple[float, float]:
+    """Share of a Gamma law of shape 2 that ends within `limit` tokens, and the mean of that share."""
+    x = 2 * limit / mean
+    in_time = float(_gamma_share(limit, mean))
+    # ∫₀ᴸ l·f(l) dl = m·(1 − e⁻ˣ(1 + x + x²/2)) for the density f of the Gamma law.
+    return in_time, mean * (1 - math.exp(-x) * (1 + x + x * x / 2)) / in_time
 
 
 # --- what runs say ---

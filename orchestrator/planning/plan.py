@@ -233,17 +233,21 @@ def generated(plan: Plan) -> dict[str, Generated]:
 # --- memory and disk ---
 
 
-def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement) -> Budgets:
-    """The budgets of a trial's roles on their GPUs, and of an evaluator, which has one."""
-    roles: dict[Situation, Gpus] = {
+def situations(placement: Placement) -> dict[Situation, Gpus]:
+    """What GPUs hold by turns, each on the GPUs of its role; an evaluator has one."""
+    return {
         "decoding": Gpus.of(placement, "rollout"),
         "blending": Gpus.of(placement, "rollout"),
         "scoring": Gpus.of(placement, "teacher"),
         "learning": Gpus.of(placement, "learner"),
         "evaluating": Gpus(),
     }
+
+
+def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement) -> Budgets:
+    """The budgets of a trial's roles on their GPUs, and of an evaluator."""
     budgets: dict[Situation, Budget | None] = {}
-    for situation, on in roles.items():
+    for situation, on in situations(placement).items():
         budgets[situation] = None
         with suppress(TooSmall):
             budgets[situation] = budget(setup, runtime, gpu_gib, situation, on)
