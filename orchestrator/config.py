@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from orchestrator.rules import (
     A_TRACKER,
@@ -17,6 +17,9 @@ from orchestrator.rules import (
     LENGTHS,
     MOST_SAMPLES,
     MOST_STEPS,
+    NAMES_OF_MAPPING,
+    NULL_IS_DEFAULT,
+    WITHOUT_NULLS,
     AfterSft,
     AttentionName,
     Count,
@@ -286,13 +289,6 @@ class BenchmarkRun(Section):
     grader: Annotated[Text, "What judges its answers: math, or module:function."] = "math"
 
 
-def _without_nulls(benchmarks: Any) -> Any:
-    """The benchmarks that are not set to null; another type is refused by its own."""
-    if not isinstance(benchmarks, dict):
-        return benchmarks
-    return {key: run for key, run in benchmarks.items() if run is not None}
-
-
 @dataclass(frozen=True)
 class Evaluation(Section):
     """pass@1 of checkpoints by sampling. No id has sample counts in it: records are extended."""
@@ -319,7 +315,7 @@ class Evaluation(Section):
     ] = 1
     benchmarks: Annotated[
         dict[Text, BenchmarkRun],
-        BeforeValidator(_without_nulls),
+        WITHOUT_NULLS,
         "Benchmarks by key, at least one; null leaves one out.",
     ] = field(default_factory=dict)
 
@@ -538,6 +534,7 @@ class ExperimentFile(Section):
     name: Annotated[FolderName, "Name of the results folder; by default that of the file."] = ""
     setups: Annotated[
         list[Text],
+        NAMES_OF_MAPPING,
         "Names of setup files, first those in setups/ beside the experiment, "
         "then shipped; or whole setups by name.",
     ] = field(default_factory=list)
@@ -547,7 +544,7 @@ class ExperimentFile(Section):
     seeds: Annotated[Seeds, "Seeds of each trial, an axis of the grid."] = field(
         default_factory=lambda: [0]
     )
-    confirm: Confirm = field(default_factory=Confirm)
+    confirm: Annotated[Confirm, NULL_IS_DEFAULT] = field(default_factory=Confirm)
     data_dir: Annotated[
         Text | None, "Folder of the data files; null: that of TRB_DATA_DIR, else `data`."
     ] = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, Strict
+from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, Strict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -65,6 +65,18 @@ class Must:
         if not self.holds(value):
             raise PydanticCustomError(BROKEN_RULE, "{words}", {"words": self.words})
         return value
+
+
+def _without_nulls(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    return {key: value for key, value in given.items() if value is not None}
+
+
+# Other ways of writing a value; another type is refused by the key's own.
+WITHOUT_NULLS = BeforeValidator(_without_nulls)
+NULL_IS_DEFAULT = BeforeValidator(lambda given: {} if given is None else given)
+NAMES_OF_MAPPING = BeforeValidator(lambda given: list(given) if isinstance(given, dict) else given)
 
 
 class OneOrMore(Must):

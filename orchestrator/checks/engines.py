@@ -28,7 +28,7 @@ from orchestrator.checks.measures import (
     seconds_until,
     who_holds,
 )
-from orchestrator.checks.timing import TimedWork, row_of
+from orchestrator.checks.timing import row_of
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.catalog import ENGINES, open_engine, require, sampler_of
@@ -242,19 +242,22 @@ def _decode(
         return {}, drawn
     speed = {"rows": float(rows), "decoded_per_s": between / taken}
     if card_gib() is not None:
-        work = TimedWork(rows, prompt + SHORT_TOKENS, between / rows)
-        speed["planned_per_s"] = _planned(bench, situation, work)
+        prompt += SHORT_TOKENS
+        speed["planned_per_s"] = _planned(bench, situation, rows, prompt, between / rows)
     return speed, drawn
 
 
-def _planned(bench: Bench, situation: Situation, work: TimedWork) -> float:
+def _planned(
+    bench: Bench, situation: Situation, responses: int, prompt: int, tokens: float
+) -> float:
     """Tokens a second that a plan assumes for the same work before any measurement."""
     blends = situation == "blending"
     gpu = gpu_of_card(Card(torch.cuda.get_device_name(), card_gib() or 0.0))
     name = sampler_of(bench.setup.engine.sampler, teacher_decodes=blends)
     costs = SetupCosts(bench.setup, bench.runtime, name, gpu)
-    row = row_of(bench, BLENDED if blends else PLAIN, work)
-    return work.responses * work.tokens / row.planned_seconds(costs)
+    key = BLENDED if blends else PLAIN
+    row = row_of(bench, key, responses=responses, prompt=prompt, tokens=tokens)
+    return responses * tokens / row.planned_seconds(costs)
 
 
 def _in_words(speed: dict[str, float]) -> str:

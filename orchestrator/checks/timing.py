@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +59,6 @@ SITUATIONS: dict[str, Situation] = {
     BLENDED: "blending",
     EVALUATE: "evaluating",
 }
-
-
-@dataclass(frozen=True)
-class TimedWork:
-    """The work of a row, as in `CalibrationRow`."""
-
-    responses: int = 0
-    prompt: float = 0.0
-    tokens: float = 0.0
-    whole: bool = False
-
-
-NO_WORK = TimedWork()  # of the passing of weights
 
 
 @dataclass(frozen=True)
@@ -179,8 +166,9 @@ def _sample(notes: Notes, sampler: Sampler, key: str, behavior: Behavior, second
             before = min(before, sampled(first)[0])
         if taken > before and tokens > tokens_before:
             between = (tokens - tokens_before) / rows
-            work = TimedWork(rows, prompt + first, between, whole=size == most)
-            notes.add(key, taken - before, work, behavior=str(behavior))
+            work = {"responses": rows, "prompt": prompt + first, "tokens": between}
+            about = {"behavior": str(behavior)}
+            notes.add(key, taken - before, about, **work, whole=size == most)
 
 
 def _change_weights(notes: Notes, sampler: Sampler, engine: Engine) -> None:
@@ -202,7 +190,7 @@ def _change_weights(notes: Notes, sampler: Sampler, engine: Engine) -> None:
         parts["publish"] = time.perf_counter() - began
         parts["load"] = seconds_of(lambda: sampler.load(weights))  # noqa: B023 (called at once)
         if step:  # the first sets up buffers
-            notes.add(PASSING, sum(parts.values()), **parts)
+            notes.add(PASSING, sum(parts.values()), parts)
 
 
 # --- scoring and learning ---
@@ -241,7 +229,8 @@ def _batches(
         seconds = seconds_of(lambda: work(finished, scores, step))  # noqa: B023 (called at once)
         prompt = len(finished.requests[0].prompt_ids)
         tokens = float(finished.lengths_B.float().mean())
-        notes.add(key, seconds, TimedWork(size, prompt, tokens, whole=size == most))
+        row = {"responses": size, "prompt": prompt, "tokens": tokens}
+        notes.add(key, seconds, {}, **row, whole=size == most)
     return notes.found()
 
 
@@ -289,15 +278,15 @@ class Notes:
         """The phase's engine is up, and its measurements begin; later calls change nothing."""
         self._start_s = self._start_s or time.monotonic() - self._began
 
-    def add(self, key: str, seconds: float, work: TimedWork = NO_WORK, **about: object) -> None:
-        """Write a row; the first replaces earlier calibrations."""
+    def add(self, key: str, seconds: float, about: Mapping[str, object], **work: float) -> None:
+        """Write a row of this `work`, as in `CalibrationRow`; the first replaces earlier calibrations."""
         engine = self.asked.bench.setup.engine
-        versions = {"torch": importlib.metadata.version("torch")}
-        for name in (engine.sampler, engine.trainer):
-            for package in ENGINES[name].packages:
-                versions[package] = importlib.metadata.version(package)
-        about |= {"versions": versions}
-        row = row_of(self.asked.bench, key, work, seconds, self.asked.day, **about)
+        packages = {"torch", *ENGINES[engine.sampler].packages, *ENGINES[engine.trainer].packages}
+        versions = {package: importlib.metadata.version(package) for package in sorted(packages)}
+        row = row_of(self.asked.bench, key, **work)
+        row = replace(
+            row, seconds=seconds, day=self.asked.day, about={**about, "versions": versions}
+        )
         add_row(self.asked.path, self.asked.card, row, self._rows)
         self._rows.append(row)
         print(row, flush=True)
@@ -328,23 +317,16 @@ class Notes:
         return Found("warn", words, numbers=numbers)
 
 
-def row_of(
-    bench: Bench, key: str, work: TimedWork, seconds: float = 0.0, day: str = "", **about: object
-) -> CalibrationRow:
-    """A row of the bench's models and engines."""
+def row_of(bench: Bench, key: str, **work: Any) -> CalibrationRow:
+    """A row of the bench's models and engines, for so much work and no seconds yet."""
     engine = bench.setup.engine
-    return CalibrationRow(
-        setup=bench.of.name,
-        shapes=shapes_of(bench.setup),
-        sampler=engine.sampler,
-        trainer=engine.trainer,
-        random=bool(bench.made),
-        key=key,
-        seconds=seconds,
-        day=day,
-        about=about,
-        **asdict(work),
-    )
+    models: dict[str, Any] = {
+        "setup": bench.of.name,
+        "shapes": shapes_of(bench.setup),
+        "random": bool(bench.made),
+    }
+    engines = {"sampler": engine.sampler, "trainer": engine.trainer}
+    return CalibrationRow(**models, **engines, key=key, seconds=0.0, day="", **work)
 
 
 def add_row(path: Path, card: Card, row: CalibrationRow, before: Sequence[CalibrationRow]) -> None:

@@ -105,13 +105,8 @@ def _merged(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[
     if kept != _placement_in(written):
         written["runtime"] = written["runtime"] | {"placement": kept}
     raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
-    if raw.get("confirm", {}) is None:  # `confirm=null` takes the confirming runs of a file away
-        del raw["confirm"]
     # An override may choose some of the file's own setups by name: `setups` is then a list.
-    inline = _setups_in(raw) or _setups_in(written)
-    if isinstance(raw.get("setups"), dict):
-        raw["setups"] = list(inline)
-    return raw, inline
+    return raw, _setups_in(raw) or _setups_in(written)
 
 
 def _setups_of(

@@ -135,7 +135,7 @@ def _order(plan: Plan) -> list[str]:
     waiting = sum(map(bool, waits))
     order = f"order: {counted(len(left) - waiting, 'unit')} can start at once"
     if waiting:
-        kinds = Counter(left[needed].unit.kind for needed in set().union(*waits))
+        kinds: Counter[Kind] = Counter(left[unit].unit.kind for unit in set().union(*waits))
         first = " and ".join(counted(number, KIND_NAMES[kind]) for kind, number in kinds.items())
         order += f"; {waiting} wait{'s' if waiting == 1 else ''} for {first}"
     return [f"placement: {'; '.join(placed)}", order]

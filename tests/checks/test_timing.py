@@ -15,7 +15,7 @@ from orchestrator.checks import timing
 from orchestrator.checks.bench import Bench
 from orchestrator.checks.check import Found
 from orchestrator.checks.experiment import CheckedSetup
-from orchestrator.checks.timing import Measuring, TimedWork
+from orchestrator.checks.timing import Measuring
 from orchestrator.config import Experiment, Setup
 from orchestrator.engines.interface import Limits, Owner
 from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
@@ -26,7 +26,7 @@ from orchestrator.records.log import EVALUATE, LEARN, SCORE
 from orchestrator.rollouts import Request, Rollouts
 from tests import tiny
 
-WORK = TimedWork(8, 4.0, 6.0)
+WORK = {"responses": 8, "prompt": 4.0, "tokens": 6.0}
 CARD = Card("NVIDIA H100 80GB HBM3", 79.2)
 KEYS = {
     timing.decoding: {PLAIN, PASSING},
@@ -167,8 +167,8 @@ def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(
     asked: Measuring,
 ) -> None:
     first = timing.Notes(asked)
-    first.add(LEARN, 1.0, WORK)
-    first.add(SCORE, 2.0, WORK)
+    first.add(LEARN, 1.0, {}, **WORK)
+    first.add(SCORE, 2.0, {}, **WORK)
     again = timing.Notes(asked)
 
     def seconds(key: str) -> list[float]:
@@ -176,9 +176,9 @@ def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(
         return [row.seconds for row in calibration.rows if row.key == key]
 
     assert (seconds(LEARN), seconds(SCORE)) == ([1.0], [2.0])
-    again.add(LEARN, 3.0, WORK)
+    again.add(LEARN, 3.0, {}, **WORK)
     assert (seconds(LEARN), seconds(SCORE)) == ([3.0], [2.0])
-    again.add(LEARN, 4.0, WORK)
+    again.add(LEARN, 4.0, {}, **WORK)
     assert (seconds(LEARN), seconds(SCORE)) == ([3.0, 4.0], [2.0])
 
 
