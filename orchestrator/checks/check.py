@@ -62,16 +62,12 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A check that was made: its finding, its seconds, and the file that holds all its output."""
+class Checked(Found):
+    """The finding of a check of this name, its seconds, and the file that holds all its output."""
 
-    name: str
-    verdict: CheckVerdict
-    detail: str
-    change: str = ""
+    name: str = ""
     seconds: float = 0.0
     log: str | None = None  # None for a check that had no process of its own
-    numbers: dict[str, float] = field(default_factory=dict)
 
 
 def run_checks(
@@ -88,7 +84,7 @@ def run_checks(
         if missing is not None:
             words = f"needs {missing}, which {stopped[missing]}"
             stopped[check.name] = "was not made"
-            yield Checked(check.name, "skipped", words)
+            yield Checked("skipped", words, name=check.name)
             continue
         began = time.monotonic()
         log = None if folder is None else folder / f"{check.name}.log"
@@ -96,10 +92,9 @@ def run_checks(
         if found.verdict == "fail":
             stopped[check.name] = "failed"
         change = found.change or (check.remedy if found.verdict in ("warn", "fail") else "")
-        seconds = time.monotonic() - began
-        where = None if log is None else str(log)
+        seconds, where = time.monotonic() - began, None if log is None else str(log)
         yield Checked(
-            check.name, found.verdict, found.detail, change, seconds, where, found.numbers
+            found.verdict, found.detail, change, found.numbers, check.name, seconds, where
         )
 
 

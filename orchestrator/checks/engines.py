@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,22 +97,16 @@ def models(bench: Bench) -> Found:
     return Found("ok", "; ".join(words))
 
 
-def template(bench: Bench) -> Found:
-    """Check the cost of the prompt to the teacher, in nats a token."""
-    return _with_own_models(bench, experiment.template)
-
-
-def endings(bench: Bench) -> Found:
-    """Check the share of the models' answers that end with the pair's stop tokens."""
-    return _with_own_models(bench, experiment.endings)
-
-
-def _with_own_models(bench: Bench, check: Callable[[CheckedSetup], Found]) -> Found:
-    """Random weights have no template and end by chance."""
+def _with_own_models(check: Callable[[CheckedSetup], Found], bench: Bench) -> Found:
+    """Make a check of the setup's own models; random weights have no template, and end by chance."""
     if bench.made:
         stands = f"random weights stand for {' and '.join(bench.made)} in this check"
         return Found("skipped", stands)
     return check(bench.of)
+
+
+template = partial(_with_own_models, experiment.template)  # the cost of the prompt to the teacher
+endings = partial(_with_own_models, experiment.endings)  # the share of answers that end
 
 
 # --- the sampler: its start, its memory between calls, its speed ---

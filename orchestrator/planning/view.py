@@ -99,7 +99,8 @@ def _methods_table(plan: Plan) -> Table:
         rows.append([method_label(method), " × ".join(words), *counts])
     if len(experiment.explored_seeds) > 1:
         each = "others" if experiment.method_seeds else "each"
-        words = f"{each} with seeds {', '.join(map(str, experiment.seeds))}"
+        seeds = f"seed{'s' if len(experiment.seeds) > 1 else ''}"
+        words = f"{each} with {seeds} {', '.join(map(str, experiment.seeds))}"
         rows.append(["", words, *[""] * len(_by_setup([0] * len(setups)))])
     if plan.confirming:
         others = ", ".join(map(str, experiment.confirm.seeds))

@@ -140,9 +140,9 @@ def test_the_card_is_what_its_process_says(monkeypatch: pytest.MonkeyPatch) -> N
     said: list[Checked] = []
     monkeypatch.setattr(calibrate, "has_driver", lambda: True)
     monkeypatch.setattr(calibrate, "run_checks", lambda *_: iter(said))
-    said[:] = [Checked("card", "ok", CARD.name, numbers={"gib": CARD.gib})]
+    said[:] = [Checked("ok", CARD.name, numbers={"gib": CARD.gib}, name="card")]
     assert calibrate.card_here() == CARD
-    said[:] = [Checked("card", "fail", "no GPU is visible here")]
+    said[:] = [Checked("fail", "no GPU is visible here", name="card")]
     with pytest.raises(calibrate.UserError, match="calibrate: no GPU is visible here"):
         calibrate.card_here()
 
@@ -160,7 +160,7 @@ class Runner:
             if isinstance(subject, Measuring):
                 self.told[check.name] = subject.seconds
                 assert check.limit_s > subject.seconds
-            yield Checked(check.name, self.verdicts.get(check.name, "ok"), "in a word")
+            yield Checked(self.verdicts.get(check.name, "ok"), "in a word", name=check.name)
 
 
 @pytest.mark.usefixtures("pretended")

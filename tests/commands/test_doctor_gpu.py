@@ -110,7 +110,7 @@ def test_lines_a_table_and_what_to_change(
 
 
 def outcome(name: str, verdict: CheckVerdict = "ok", **numbers: float) -> Checked:
-    return Checked(name, verdict, f"the words of {name}", "", 1.0, f"{name}.log", numbers)
+    return Checked(verdict, f"the words of {name}", "", numbers, name, 1.0, f"{name}.log")
 
 
 WELL = (
