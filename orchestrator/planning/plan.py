@@ -234,7 +234,7 @@ def generated(plan: Plan) -> dict[str, Generated]:
 
 
 def situations(placement: Placement) -> dict[Situation, Gpus]:
-    """What GPUs hold by turns, each on the GPUs of its role; an evaluator has one."""
+    """Each situation of a trial with the GPUs of its role; an evaluator has one GPU."""
     return {
         "decoding": Gpus.of(placement, "rollout"),
         "blending": Gpus.of(placement, "rollout"),
