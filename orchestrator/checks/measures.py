@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 
 import psutil
 import torch
@@ -119,12 +118,7 @@ class UsageWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ):
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         self._read()

@@ -39,6 +39,8 @@ from orchestrator.records.clock import BLENDED, PLAIN, RESCORE
 from orchestrator.records.log import EVALUATE
 
 ALL_PHASES = (*PHASES, RESCORE)
+# What the document has of a unit itself, beside its `done` and its `resources`.
+OF_UNITS = ("id", "kind", "setup", "method", "knobs", "seed", "depends_on", "steps")
 TOTAL = "total"  # beside the phases, their sum
 Hours = Mapping[str, Range]  # by phase
 Budgets = Mapping[Situation, Budget | None]  # None: does not fit
@@ -529,20 +531,10 @@ def to_json(plan: Plan, clock: TimeLeft) -> dict[str, Any]:
         key = id(planned.resources), id(of_unit)
         if key not in needs:
             needs[key] = asdict(replace(planned.resources, gpu_hours=of_unit))
-        units.append(
-            {
-                "id": unit.id,
-                "kind": unit.kind,
-                "setup": unit.setup,
-                "method": unit.method,
-                "knobs": dict(unit.knobs),
-                "seed": unit.seed,
-                "depends_on": list(unit.depends_on),
-                "steps": unit.steps,
-                "done": asdict(plan.done_of(unit)),
-                "resources": needs[key],
-            }
-        )
+        values: dict[str, Any] = {name: getattr(unit, name) for name in OF_UNITS}
+        values["depends_on"] = list(unit.depends_on)
+        values |= {"done": asdict(plan.done_of(unit)), "resources": needs[key]}
+        units.append(values)
     return {
         "units": units,
         "totals": totals(plan),
