@@ -159,9 +159,9 @@ def evidence(table: Table) -> pd.DataFrame:
 def confirmed(table: Table) -> pd.DataFrame:
     """A row for each cell of the confirmed checkpoints, in percent.
 
-    `lead` is the explored score minus the confirmed one. Dunnett's test corrects `p_value` and the
-    limits of the difference to vanilla for the number of methods; Holm's procedure corrects
-    `p_value_holm`.
+    `lead` is the explored score minus the confirmed one. `p_value` and the limits of the difference
+    to vanilla are those of Welch's test, corrected for the number of methods as by Dunnett's test,
+    and `p_value_holm` is corrected by Holm's procedure.
     """
     rows = records_of(table, "confirmed")
     frame = _frame(rows, CELL_COLUMNS | _types("confirmed"))

@@ -8,6 +8,7 @@ in a sweep, each method shows the setting and step with the highest mean over th
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,8 +16,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from analysis.facts.assess import seed_spreads, to_reference
+from analysis.facts.assess import to_reference
 from analysis.facts.candidates import Candidate
 from orchestrator.selection import significance
 from orchestrator.selection.confirmation import LOOKS, NOMINAL_LEVEL, open_methods
@@ -108,14 +110,91 @@ def decided(
         if not going_on or look == LOOKS:
             break
         rounds |= dict.fromkeys([VANILLA, *going_on], look + 1)
-    spread = significance.pool(of_runs.values())
-    assert spread is not None
-    means = {method: sum(found, Fraction(0)) / len(found) for method, found in of_runs.items()}
-    gaps = [means[method] - means[VANILLA] for method in METHODS[1:]]
-    runs = [len(of_runs[method]) for method in METHODS]
-    reaches = significance.adjusted(gaps, spread, runs[1:], runs[0], NOMINAL_LEVEL).reaches
-    different = [abs(gap) > reach for gap, reach in zip(gaps, reaches, strict=True)]
-    return dict(zip(METHODS[1:], different, strict=True)), sum(runs)
+    spreads = {method: significance.spread_of(found) for method, found in of_runs.items()}
+    gaps, distributions = [], []
+    for method in METHODS[1:]:
+        found = significance.of_difference(spreads[method], spreads[VANILLA])
+        assert found is not None
+        distributions.append(found)
+        gaps.append(float(statistics.mean(of_runs[method]) - statistics.mean(of_runs[VANILLA])))
+    reaches = significance.adjusted(gaps, distributions, NOMINAL_LEVEL).reaches
+    shown = [abs(gap) > reach for gap, reach in zip(gaps, reaches, strict=True)]
+    different = dict(zip(METHODS[1:], shown, strict=True))
+    return different, sum(map(len, of_runs.values()))
+
+
+# --- runs that scatter unlike, whose methods have equal means ---
+
+COLLAPSE, FAR = 0.3, 10.0  # probability that a run collapses, and by how many points
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The scores of a method's runs, as the judgement reads them (`facts.candidates.Scored`)."""
+
+    method: str
+    percent: Array
+
+    @property
+    def seeds(self) -> int:
+        return len(self.percent)
+
+    @property
+    def by_seed(self) -> dict[str, list[Fraction]]:
+        return {"avg": [Fraction(float(score)) / 100 for score in self.percent]}
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        return {}
+
+
+def _collapsing(generator: np.random.Generator, runs: int) -> Array:
+    """Runs of mean 14, of which each collapses with the probability COLLAPSE."""
+    fallen = generator.random(runs) < COLLAPSE
+    return 14 + FAR * (COLLAPSE - fallen) + generator.normal(size=runs)
+
+
+def scattered(generator: np.random.Generator, world: str, runs: int) -> dict[str, Array]:
+    """The scores of the runs of equal methods in a world named in UNLIKE."""
+    found = {method: 14 + generator.normal(size=runs) for method in METHODS}
+    if world == "all collapse":
+        return {method: _collapsing(generator, runs) for method in METHODS}
+    if world == "vanilla collapses":
+        found[VANILLA] = _collapsing(generator, runs)
+    elif world == "TRB collapses":
+        found[TRB] = _collapsing(generator, runs)
+    elif world == "two scatter more":
+        found |= {method: 14 + generator.normal(0, 3, runs) for method in (VANILLA, TRB)}
+    elif world == "until":  # more seeds for the method that is open, as `confirm.until` adds
+        found[VANILLA] = 14 + generator.normal(0, 3, runs)
+        found[TRB] = 14 + generator.normal(size=5 * runs)
+    elif world == "ties":  # few problems: scores are equal now and then
+        found = {method: 2 * np.round(scores / 2) for method, scores in found.items()}
+    elif world == "correlated seeds":
+        shared = generator.normal(size=runs)
+        found = {method: scores + shared for method, scores in found.items()}
+    return found
+
+
+UNLIKE = (
+    "all alike",
+    "two scatter more",
+    "until",
+    "ties",
+    "correlated seeds",
+    "all collapse",
+    "vanilla collapses",
+    "TRB collapses",
+)
+
+
+def called_different(of_runs: Mapping[str, Array]) -> dict[str, bool]:
+    """Which methods are called different from vanilla, by the project's own judgement."""
+    scored = {method: Runs(method, percent) for method, percent in of_runs.items()}
+    # Bootstrap replicates are read only where no spread between runs is known.
+    drawn = {method: {"avg": np.zeros(2)} for method in scored}
+    gaps = to_reference(scored, drawn, dict.fromkeys(scored, 1))
+    return {method: columns["avg"].shown for method, columns in gaps.items()}
 
 
 def _scatter(generator: np.random.Generator, world: World, size: tuple[int, ...]) -> Array:
@@ -143,26 +222,28 @@ def _judged_different(candidates: Mapping[str, Candidate]) -> dict[str, bool]:
     """What the project says of each method's average, if all were chosen from equally many
     checkpoints.
     """
-    # Bootstrap replicates are read only where no spread between runs is known.
-    columns = {"avg": np.zeros(2), "bench": np.zeros(2)}
-    alike = dict.fromkeys(candidates, 1)
-    gaps = to_reference(
-        candidates, dict.fromkeys(candidates, columns), seed_spreads(candidates.values()), alike
+    return called_different(
+        {
+            method: np.array(candidate.by_seed["avg"], dtype=float) * 100
+            for method, candidate in candidates.items()
+        }
     )
-    return {method: columns["avg"].shown for method, columns in gaps.items()}
 
 
 def _naively_different(candidates: Mapping[str, Candidate]) -> dict[str, bool]:
-    """What a t test says of each method's average without regard to grids and to the number of
-    methods.
+    """What Student's t test with one pooled variance says of each method's average, without regard
+    to grids, to the number of methods and to unlike spreads.
     """
-    spread = seed_spreads(candidates.values())["avg"]
-    assert spread is not None
+    percent = {
+        method: 100 * np.array(candidate.by_seed["avg"], dtype=float)
+        for method, candidate in candidates.items()
+    }
+    freedom = sum(len(runs) - 1 for runs in percent.values())
+    squares = sum(((runs - runs.mean()) ** 2).sum() for runs in percent.values()) / freedom
     found = {}
-    for method, candidate in candidates.items():
+    for method, runs in percent.items():
         if method != VANILLA:
-            gap = 100 * (candidate.mean - candidates[VANILLA].mean)
-            found[method] = (
-                significance.p_value(gap, spread, candidate.seeds, candidates[VANILLA].seeds) < 0.05
-            )
+            error = np.sqrt(squares * (1 / len(runs) + 1 / len(percent[VANILLA])))
+            t = abs(runs.mean() - percent[VANILLA].mean()) / error
+            found[method] = bool(2 * stats.t.sf(t, freedom) < 0.05)
     return found

@@ -6,7 +6,7 @@ With two or more training runs an interval is over seeds, with one it is over pr
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
@@ -17,6 +17,7 @@ from analysis.facts import intervals
 from analysis.facts.candidates import Candidate, Scored, Selected, read_counts, score_matrices
 from analysis.facts.evidence import (
     BenchmarkSource,
+    Collapse,
     ColumnEvidence,
     ConfirmedColumn,
     ConfirmedRow,
@@ -34,33 +35,28 @@ from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection import significance
 from orchestrator.selection.confirmation import Confirmation, confirmations, evaluated_units, level
 from orchestrator.selection.scores import PASS_AT_1, Metric
-from orchestrator.selection.significance import SeedSpread
+from orchestrator.selection.significance import LEVEL, RunSpread, TDistribution
 from orchestrator.selection.study import Study
 
 PERCENT = 100
-LEVEL = 1 - intervals.CONFIDENCE
 
 Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent
-Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread between seeds in percent
 
 
 def assess(known: Facts, chosen: Sequence[Selected]) -> Facts:
     """The facts with the rows of all that was chosen; UserError if a setup's problems differ."""
     study = known.study
     rows: list[RowEvidence] = []
-    spreads: dict[tuple[str, str], SeedSpread | None] = {}
     for name in study.experiment.setups:
         of_setup = [selected for selected in chosen if selected.setup == name]
         rows += _assess_setup(study, name, of_setup)
-        for key, spread in seed_spreads(selected.best for selected in of_setup).items():
-            spreads[name, key] = spread
     sources = []
     for name, setup in study.experiment.setups.items():
         ids = study.evaluation_ids(name)
         for key, run in setup.evaluation.benchmarks.items():
             identity = benchmark_of(key, run).identity(run)
             sources.append(BenchmarkSource(name, key, ids[key], identity))
-    return replace(known, rows=tuple(rows), benchmarks=tuple(sources), spreads=spreads)
+    return replace(known, rows=tuple(rows), benchmarks=tuple(sources))
 
 
 def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]:
@@ -87,40 +83,39 @@ def exact_scores(checkpoint: Scored) -> dict[str, Fraction]:
     return {key: PERCENT * statistics.mean(scores) for key, scores in checkpoint.by_seed.items()}
 
 
-def seed_spreads(checkpoints: Iterable[Scored]) -> dict[str, SeedSpread | None]:
-    """Column → spread between seeds in percent, pooled over the methods of a setup."""
-    percent: dict[str, list[list[Fraction]]] = {}
-    for checkpoint in checkpoints:
-        for key, scores in checkpoint.by_seed.items():
-            percent.setdefault(key, []).append([PERCENT * score for score in scores])
-    return {key: significance.pool(of_methods) for key, of_methods in percent.items()}
+def run_spreads(checkpoint: Scored) -> dict[str, RunSpread | None]:
+    """Column → spread of the method's runs in percent; None with one run, and for the untrained."""
+    sampling, trained = checkpoint.sampling, trained_runs(checkpoint)
+    found: dict[str, RunSpread | None] = {}
+    for key, scores in checkpoint.by_seed.items():
+        percent = [PERCENT * score for score in scores[:trained]]
+        found[key] = significance.spread_of(percent, PERCENT**2 * sampling.get(key, 0.0))
+    return found
 
 
-def estimates(checkpoint: Scored, replicates: Columns, spreads: Spreads) -> dict[str, Estimate]:
+def estimates(checkpoint: Scored, replicates: Columns) -> dict[str, Estimate]:
     """Column → score with its interval."""
-    scores = {}
+    scores, spreads = {}, run_spreads(checkpoint)
     for key, value in exact_scores(checkpoint).items():
-        scores[key] = estimate(value, [checkpoint.seeds], replicates[key], spreads[key])
+        scores[key] = estimate(value, significance.of_mean(spreads[key]), replicates[key])
     return scores
 
 
 def estimate(
     value: Fraction,
-    runs: Sequence[int],
+    over_runs: TDistribution | None,
     replicates: Array,
-    spread: SeedSpread | None,
     lowest: float = 0,
     highest: float = PERCENT,
 ) -> Estimate:
-    """A mean over so many training runs, or the difference of two, with its interval.
+    """A mean over training runs, or the difference of two, with its interval.
 
-    The interval ends at the `lowest` and the `highest` value.
+    It is over problems where the value has no distribution `over_runs`, and ends at the `lowest`
+    and the `highest` value.
     """
-    # A pooled spread would give one run an interval too, but it rests on the seeds of other methods
-    # alone.
-    if spread is None or min(runs) < 2:
+    if over_runs is None:
         return Estimate(value, intervals.interval(float(value), replicates), "problems")
-    reach = significance.reach(spread, *runs)
+    reach = over_runs.reach()
     low, high = max(lowest, float(value) - reach), min(highest, float(value) + reach)
     return Estimate(value, Interval(float(low), float(high)), "seeds")
 
@@ -134,7 +129,6 @@ def differences(
     others: Mapping[str, Scored],
     reference: Scored,
     drawn: Mapping[str, Columns],
-    spreads: Spreads,
     sizes: Mapping[str, int],
     level: float = LEVEL,
     clocked: bool = False,
@@ -148,23 +142,24 @@ def differences(
     its own, which the spread between seeds does not hold.
     """
     found: dict[str, dict[str, Difference]] = {method: {} for method in others}
-    subtracted = exact_scores(reference)
+    subtracted, spreads = exact_scores(reference), run_spreads(reference)
     values = {method: exact_scores(other) for method, other in others.items()}
-    by_seed = [each.by_seed for each in (*others.values(), reference)]
-    for key, spread in spreads.items():
+    own = {method: run_spreads(other) for method, other in others.items()}
+    for key in subtracted:
         gaps: dict[str, Difference] = {}
+        distributions: dict[str, TDistribution] = {}
         for method, other in others.items():
             runs = (trained_runs(other), trained_runs(reference))
             replicates = drawn[method][key] - drawn[reference.method][key]
             value = values[method][key] - subtracted[key]
-            gap = estimate(value, runs, replicates, spread, -inf, inf)
+            over_runs = significance.of_difference(own[method][key], spreads[key])
+            gap = estimate(value, over_runs, replicates, -inf, inf)
             of = (sizes.get(method, 1), sizes.get(reference.method, 1))
-            gaps[method] = Difference(gap, runs, _outcome(runs, of, spread, clocked), of)
-        tested = {name: gap for name, gap in gaps.items() if gap.outcome == "tested"}
-        if spread is not None and tested:
-            equal = significance.brown_forsythe(of_seeds[key] for of_seeds in by_seed)
-            gaps |= _tested(tested, spread, level, equal)
-        for method, gap in gaps.items():
+            outcome = _outcome(runs, of, over_runs is not None, clocked)
+            gaps[method] = Difference(gap, runs, outcome, of)
+            if over_runs is not None and outcome == "tested":
+                distributions[method] = over_runs
+        for method, gap in (gaps | _tested(gaps, distributions, level)).items():
             found[method][key] = gap
     return found
 
@@ -172,7 +167,6 @@ def differences(
 def to_reference(
     checkpoints: Mapping[str, Scored],
     drawn: Mapping[str, Columns],
-    spreads: Spreads,
     sizes: Mapping[str, int],
     level: float = LEVEL,
     clocked: bool = False,
@@ -182,12 +176,10 @@ def to_reference(
     reference = others.pop(REFERENCE, None)
     if reference is None:
         return {}
-    return differences(others, reference, drawn, spreads, sizes, level, clocked)
+    return differences(others, reference, drawn, sizes, level, clocked)
 
 
-def _outcome(
-    runs: tuple[int, int], of: tuple[int, int], spread: SeedSpread | None, clocked: bool
-) -> Outcome:
+def _outcome(runs: tuple[int, int], of: tuple[int, int], differ: bool, clocked: bool) -> Outcome:
     """Whether two scores are tested, over so many runs and the best of so many, or why not."""
     if 0 in runs:
         return "untrained"
@@ -195,38 +187,89 @@ def _outcome(
         return "unequal choice"
     if 1 in runs:
         return "one seed"
-    if spread is None:
+    if not differ:
         return "no spread"
     return "clocked" if clocked else "tested"
 
 
 def _tested(
-    gaps: Mapping[str, Difference], spread: SeedSpread, level: float, equal: float | None
+    gaps: Mapping[str, Difference], distributions: Mapping[str, TDistribution], level: float
 ) -> dict[str, Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""
-    scale, values, runs, control = LEVEL / level, [], [], 0
-    p_values: list[float] = []
-    for gap in gaps.values():
-        own, control = gap.runs
-        values.append(gap.estimate.value)
-        runs.append(own)
-        p_values.append(
-            min(1.0, scale * significance.p_value(gap.estimate.value, spread, *gap.runs))
-        )
-    dunnett = significance.adjusted(values, spread, runs, control, level)
-    holm = significance.holm(p_values)
+    scale, tested = LEVEL / level, {method: gaps[method] for method in distributions}
+    values, over_runs = [gap.estimate.value for gap in tested.values()], [*distributions.values()]
+    alone = [
+        min(1.0, scale * own.p_value(value)) for value, own in zip(values, over_runs, strict=True)
+    ]
+    holm, found = significance.holm(alone), significance.adjusted(values, over_runs, level)
     corrected = {}
-    for place, (method, gap) in enumerate(gaps.items()):
-        value, reach = float(gap.estimate.value), dunnett.reaches[place]
+    for place, (method, gap) in enumerate(tested.items()):
+        value, reach = float(gap.estimate.value), found.reaches[place]
         corrected[method] = replace(
             gap,
             estimate=replace(gap.estimate, interval=Interval(value - reach, value + reach)),
-            p_value=min(1.0, scale * dunnett.p_values[place]),
-            corrected_for=len(gaps),
+            p_value=min(1.0, scale * found.p_values[place]),
+            corrected_for=len(tested),
             holm=holm[place],
-            equal_variances=equal,
         )
     return corrected
+
+
+def relabelled(
+    gaps: Mapping[str, Mapping[str, Difference]], checkpoints: Mapping[str, Scored], reference: str
+) -> dict[str, dict[str, Difference]]:
+    """The differences by method and column, tested averages with their p-values by permutation."""
+    found = {method: dict(columns) for method, columns in gaps.items()}
+    tested = [method for method, columns in gaps.items() if columns[AVERAGE].outcome == "tested"]
+    if tested:
+        runs = [checkpoints[method].by_seed[AVERAGE] for method in tested]
+        p_values = significance.permutation_p(checkpoints[reference].by_seed[AVERAGE], runs)
+        for method, p in zip(tested, p_values, strict=True):
+            found[method][AVERAGE] = replace(found[method][AVERAGE], permutation=p)
+    return found
+
+
+# --- runs that end below the untrained student ---
+
+
+def _collapses(
+    averages: Mapping[str, Mapping[int, Sequence[Fraction]]], untrained: Fraction | None
+) -> dict[str, Collapse]:
+    """Method → how many of its runs collapse, from its averages by evaluated step, (runs,) each."""
+    if untrained is None:
+        return {}
+    found = {}
+    for method, by_step in averages.items():
+        runs = range(len(next(iter(by_step.values()))))
+        found[method] = Collapse(tuple(_collapse_step(by_step, run, untrained) for run in runs))
+    reference = found.get(REFERENCE)
+    if reference is not None:
+        for method, own in found.items():
+            if method != REFERENCE:
+                counts = (own.collapsed, own.runs), (reference.collapsed, reference.runs)
+                p = (len(found) - 1) * significance.collapse_p(*counts)
+                found[method] = replace(own, p_value=min(1.0, p))
+    return found
+
+
+def _collapse_step(
+    by_step: Mapping[int, Sequence[Fraction]], run: int, untrained: Fraction
+) -> int | None:
+    """The evaluated step from which on a run stays below the untrained student."""
+    since = None
+    for step in sorted(by_step, reverse=True):
+        if by_step[step][run] >= untrained:
+            return since
+        since = step
+    return since
+
+
+def _untrained(chosen: Sequence[Selected], setup: str) -> Fraction | None:
+    """The average of the untrained student by pass@1; None before it is evaluated."""
+    for selected in chosen:
+        if selected.setup == setup and selected.best.method == BASE:
+            return selected.pool[0].mean
+    return None
 
 
 def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candidate | None:
@@ -281,16 +324,21 @@ def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[
     # problems.
     renamed = {f"{method} on fresh samples": found for method, found in fresh.items()}
     drawn = replicate_scores(best | renamed)
-    spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
-    gaps = to_reference(best, drawn, spreads, sizes)
+    gaps = relabelled(to_reference(best, drawn, sizes), best, REFERENCE)
+    by_step: dict[str, dict[int, list[Fraction]]] = {}
+    for selected in chosen:
+        if selected.best.method != BASE:
+            own = [each for each in selected.pool if each.units == selected.best.units]
+            by_step[selected.best.method] = {each.step: each.by_seed[AVERAGE] for each in own}
+    collapses = _collapses(by_step, _untrained(chosen, setup))
     rows = []
     for selected in chosen:
         method, again = selected.best.method, dict[str, Estimate]()
         if method in fresh:
-            replicates = drawn[f"{method} on fresh samples"]
-            again = estimates(fresh[method], replicates, spreads_on_fresh)
-        scores = estimates(selected.best, drawn[method], spreads)
-        rows.append(_row(selected, scores, again, gaps.get(method, {})))
+            again = estimates(fresh[method], drawn[f"{method} on fresh samples"])
+        scores = estimates(selected.best, drawn[method])
+        row = _row(selected, scores, again, gaps.get(method, {}))
+        rows.append(replace(row, collapse=collapses.get(method)))
     return rows
 
 
@@ -358,13 +406,19 @@ def confirmed_rows(
         for candidate in scored:
             if candidate.units and (setup, candidate.method) in explored:
                 candidates[candidate.method] = candidate
-        drawn, spreads = replicate_scores(candidates), seed_spreads(candidates.values())
-        sizes = dict.fromkeys(candidates, 1)
-        gaps = to_reference(candidates, drawn, spreads, sizes, level(study.experiment))
+        drawn, sizes = replicate_scores(candidates), dict.fromkeys(candidates, 1)
+        gaps = to_reference(candidates, drawn, sizes, level(study.experiment))
+        if study.experiment.confirm.until is None:
+            gaps = relabelled(gaps, candidates, REFERENCE)
+        at_step = {
+            method: {found.step: found.by_seed[AVERAGE]} for method, found in candidates.items()
+        }
+        untrained = _untrained(chosen, setup) if metric == PASS_AT_1 else None
+        collapses = _collapses(at_step, untrained)
         for candidate, confirmation in zip(scored, found, strict=True):
             method, columns = candidate.method, {}
             if method in candidates:
-                for key, score in estimates(candidate, drawn[method], spreads).items():
+                for key, score in estimates(candidate, drawn[method]).items():
                     gap = gaps.get(method, {}).get(key)
                     columns[key] = ConfirmedColumn(score, explored[setup, method][key], gap)
             row = ConfirmedRow(
@@ -376,6 +430,7 @@ def confirmed_rows(
                 wanted=len(confirmation.units),
                 columns=columns,
                 averages=tuple(candidate.by_seed[AVERAGE]) if columns else (),
+                collapse=collapses.get(method),
             )
             rows.append(row)
     return rows
@@ -424,6 +479,10 @@ class _Averaged:
     def seeds(self) -> int:
         return len(self.by_seed[AVERAGE])
 
+    @property
+    def sampling(self) -> dict[str, float]:
+        return {}
+
 
 def across_setups(
     rows: Sequence[ConfirmedRow], setups: Collection[str], level: float = LEVEL
@@ -449,14 +508,15 @@ def across_setups(
             of_runs = zip(*(row.averages for row in of_setups.values()), strict=True)
             means = [statistics.mean(of_seed) for of_seed in of_runs]
             averaged[method] = _Averaged(method, {AVERAGE: means})
-    spreads = seed_spreads(averaged.values())
-    if REFERENCE not in averaged or spreads[AVERAGE] is None:
+    if REFERENCE not in averaged:
         return ()
     # Replicates are for scores of single runs; a method is confirmed on two seeds at least.
     drawn = dict.fromkeys(averaged, Columns({AVERAGE: np.zeros(1)}))
-    gaps = to_reference(averaged, drawn, spreads, dict.fromkeys(averaged, 1), level)
+    gaps = to_reference(averaged, drawn, dict.fromkeys(averaged, 1), level)
     found = []
     for method, of_columns in gaps.items():
+        if of_columns[AVERAGE].outcome != "tested":
+            continue
         ahead = 0
         for name, row in by_method[method].items():
             ahead += sum(row.averages) > sum(reference[name].averages)

@@ -36,6 +36,11 @@ class Scored(Protocol):
         """The score of each seed in [0, 1], on each benchmark and as their mean under `avg`."""
         ...
 
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        """The variance of a run's score by the sampling of responses; without what is unknown."""
+        ...
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -69,6 +74,19 @@ class Candidate:
             scores[benchmark] = [seed.score(self.metric) for seed in seeds]
         averages = [statistics.mean(of_seed) for of_seed in zip(*scores.values(), strict=True)]
         return {AVERAGE: averages, **scores}
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The variance of a run's score by the sampling of responses, the mean over seeds.
+
+        Empty for other metrics than pass@1.
+        """
+        if self.metric != PASS_AT_1 or not self.counts:
+            return {}
+        found = {}
+        for benchmark, seeds in self.counts.items():
+            found[benchmark] = statistics.fmean(seed.sampling_variance for seed in seeds)
+        return {AVERAGE: sum(found.values()) / len(found) ** 2, **found}
 
     @property
     def spread(self) -> float | None:

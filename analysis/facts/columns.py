@@ -68,6 +68,7 @@ class EvidenceColumn:
             found.update(dict.fromkeys((f"{self.name}_over", "outcome"), "text"))
             found.update(dict.fromkeys(("p_value", "p_value_holm"), "number"))
             found["corrected_for"] = "count"
+            found["p_value_permutation"] = "number"
         return found
 
     def values(self, row: Any, key: str) -> dict[str, Any]:
@@ -80,7 +81,8 @@ class EvidenceColumn:
         else:
             numbers = [float(estimate) if isinstance(estimate, Fraction) else estimate]
         if gap is not None:
-            numbers += [gap.estimate.over, gap.outcome, gap.p_value, gap.holm, gap.corrected_for]
+            numbers += [gap.estimate.over, gap.outcome, gap.p_value, gap.holm]
+            numbers += [gap.corrected_for, gap.permutation]
         return dict.fromkeys(self.fields()) | dict(zip(self.fields(), numbers, strict=False))
 
 
@@ -110,6 +112,26 @@ def _of_column(
 
 def _difference() -> EvidenceColumn:
     return _of_column("minus_vanilla", GAP, attribute="difference", holds="difference")
+
+
+def _collapses() -> tuple[EvidenceColumn, ...]:
+    """How many runs end below the untrained student, from which step on, and Fisher's p-value."""
+
+    def text(row: RowEvidence | ConfirmedRow) -> str:
+        return row.collapse.text if row.collapse is not None and row.collapse.collapsed else ""
+
+    def of(name: str, attribute: str, unit: NumberKind = "count", **more: Any) -> EvidenceColumn:
+        def read(row: RowEvidence | ConfirmedRow, _: str) -> Value:
+            return getattr(row.collapse, attribute) if row.collapse is not None else None
+
+        return EvidenceColumn(name, more.pop("heading", ""), read, unit, **more)
+
+    return (
+        of("collapsed", "collapsed", heading="Collapsed", text=text),
+        of("collapsed_of", "runs"),
+        of("collapse_step", "first"),
+        of("collapse_p_value", "p_value", "number"),
+    )
 
 
 def _response(name: str, heading: str, unit: NumberKind, caption: str = "") -> EvidenceColumn:
@@ -170,6 +192,7 @@ SELECTED = (
         "choices share seeds.",
     ),
     _difference(),
+    *_collapses(),
     _of_row(
         "candidates",
         "Of",
@@ -233,6 +256,7 @@ CONFIRMED = (
         "choosing, on new samples.",
     ),
     _difference(),
+    *_collapses(),
     _of_column("explored", "Explored"),
     _of_column(
         "lead",

@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from analysis.facts.assess import Columns, estimates, replicate_scores, seed_spreads, to_reference
+from analysis.facts.assess import Columns, estimates, replicate_scores, to_reference
 from analysis.facts.candidates import Candidate, Selected, read_counts
 from analysis.facts.evidence import MEASURES, AtCost, CostRow, TrainingCost
 from analysis.labels import BASE
@@ -309,6 +309,15 @@ class ReadOff:
                 found[key].append((1 - self.weight) * one + self.weight * other)
         return found
 
+    @property
+    def sampling(self) -> dict[str, float]:
+        first, second = float(1 - self.weight), float(self.weight)
+        after = self.second.sampling
+        return {
+            key: first**2 * before + second**2 * after[key]
+            for key, before in self.first.sampling.items()
+        }
+
 
 def cost_rows(study: Study, chosen: Sequence[Selected], measure: str = "updates") -> list[CostRow]:
     """A row for each method with a score in each setup; `measure` is a key of MEASURES.
@@ -435,12 +444,11 @@ def _compare(
         before, after = drawn_ends[f"{method} before"], drawn_ends[f"{method} after"]
         weight = float(found.weight)
         drawn[method] = {key: (1 - weight) * before[key] + weight * after[key] for key in before}
-    spreads = seed_spreads(read.values())
     sizes = {each.best.method: each.candidates for each in trained}
-    gaps = to_reference(read, drawn, spreads, sizes, clocked=clocked)
+    gaps = to_reference(read, drawn, sizes, clocked=clocked)
     columns: dict[str, dict[str, AtCost]] = {}
     for method, found in read.items():
         columns[method] = {}
-        for key, score in estimates(found, drawn[method], spreads).items():
+        for key, score in estimates(found, drawn[method]).items():
             columns[method][key] = AtCost(score, gaps.get(method, {}).get(key))
     return columns

@@ -14,7 +14,6 @@ from analysis.numbers import signed, tenths_text
 from orchestrator.config import Experiment
 from orchestrator.monitor.status import Overview
 from orchestrator.selection.scores import Metric
-from orchestrator.selection.significance import UNEQUAL, SeedSpread
 from orchestrator.selection.study import Study
 
 # Behind the reach of an interval over problems, which is no measure of other training runs.
@@ -54,15 +53,49 @@ Outcome = Literal["tested", "untrained", "unequal choice", "one seed", "no sprea
 
 
 @dataclass(frozen=True)
+class Collapse:
+    """How many runs of a checkpoint's setting end below the untrained student.
+
+    `steps` has for each run, in the order of seeds, the evaluated step from which on its average
+    lies below the untrained student's; None for a run that ends above it or equal. `p_value` is
+    two-sided, that as many of vanilla's runs do so, by Fisher's exact test, corrected for the
+    number of methods (Bonferroni); None without vanilla, and for vanilla itself.
+    """
+
+    steps: tuple[int | None, ...]
+    p_value: float | None = None
+
+    @property
+    def runs(self) -> int:
+        return len(self.steps)
+
+    @property
+    def collapsed(self) -> int:
+        return sum(step is not None for step in self.steps)
+
+    @property
+    def first(self) -> int | None:
+        """The earliest of the steps."""
+        return min((step for step in self.steps if step is not None), default=None)
+
+    @property
+    def text(self) -> str:
+        """`2 of 3, from step 16`."""
+        since = "" if self.first is None else f", from step {self.first}"
+        return f"{self.collapsed} of {self.runs}{since}"
+
+
+@dataclass(frozen=True)
 class Difference:
     """One method's score minus another's on the same problems.
 
     `runs` are the training runs that the two scores are means of, none for the untrained student,
     and `chosen_from` the numbers of checkpoints that they are the best of. A difference that is
-    "tested" has a two-sided `p_value`; `corrected_for` counts the differences that interval and p-value
-    are corrected for, by Dunnett's test, and `holm` is corrected by Holm's procedure.
-    `equal_variances` is the p-value of their assumption that seeds vary equally under all methods;
-    None where it cannot be tested.
+    "tested" has a two-sided `p_value` of Welch's test; `corrected_for` counts the differences that
+    interval and p-value are corrected for (`selection.significance`), and `holm` is corrected by
+    Holm's procedure.
+    `permutation` is the p-value of the average over relabellings of all runs, which corrects for
+    the same number; None elsewhere, and where this is one look of several.
     """
 
     estimate: Estimate
@@ -72,12 +105,7 @@ class Difference:
     p_value: float | None = None
     corrected_for: int | None = None
     holm: float | None = None
-    equal_variances: float | None = None
-
-    @property
-    def unequal(self) -> bool:
-        """Whether it was tested although seeds vary unequally under the methods."""
-        return self.equal_variances is not None and self.equal_variances < UNEQUAL
+    permutation: float | None = None
 
     @property
     def shown(self) -> bool:
@@ -116,7 +144,8 @@ class RowEvidence:
     `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation
     of the average over seeds (n − 1), None for one seed. `candidates` counts the family's
     checkpoints, `eligible` those chosen from. `complete` says whether it has all samples asked for.
-    `k` is that of pass@k and maj@k among the responses' numbers, 1 without these.
+    `k` is that of pass@k and maj@k among the responses' numbers, 1 without these. `collapse` is
+    None for the untrained student, and without it.
     """
 
     setup: str
@@ -130,6 +159,7 @@ class RowEvidence:
     complete: bool
     columns: dict[str, ColumnEvidence]
     k: int = 1
+    collapse: Collapse | None = None
 
     @property
     def seeds(self) -> int:
@@ -161,7 +191,8 @@ class ConfirmedRow:
     """The chosen setting of a method, trained on seeds that took no part in choosing it.
 
     `units` are the confirming runs that are evaluated, of `wanted` in all; `columns` is empty
-    without any. `averages` are the runs' own, in [0, 1].
+    without any. `averages` are the runs' own, in [0, 1]. `collapse` counts the runs that lie below the
+    untrained student at the step, the only one that they are evaluated at.
     """
 
     setup: str
@@ -172,6 +203,7 @@ class ConfirmedRow:
     wanted: int
     columns: dict[str, ConfirmedColumn]
     averages: tuple[Fraction, ...] = ()
+    collapse: Collapse | None = None
 
     @property
     def complete(self) -> bool:
@@ -325,8 +357,7 @@ class Facts:
     `selected` are the checkpoints chosen by pass@1, each with those that it was chosen from.
     `scores` maps setup and method to the exact scores in percent by column, by the `metric`. `rows`
     have the same with all that they rest on, by setup and method in the order of the table;
-    `spreads` is the spread between seeds, in percent, by setup and column, None where it is not
-    known. `confirmed` has the confirmed checkpoints of the families that are settled by now,
+    `confirmed` has the confirmed checkpoints of the families that are settled by now,
     `across` their differences to vanilla over several setups, `costs` what each cost.
     `notes` say what is missing or small, `verdict` what may be said of the methods. What the
     `depth` leaves out is empty, and `overview` None.
@@ -339,7 +370,6 @@ class Facts:
     scores: Mapping[tuple[str, str], Mapping[str, Fraction]]
     rows: tuple[RowEvidence, ...] = ()
     benchmarks: tuple[BenchmarkSource, ...] = ()
-    spreads: Mapping[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
     confirmed: tuple[ConfirmedRow, ...] = ()
     across: tuple[MeanDifference, ...] = ()
     costs: tuple[CostRow, ...] = ()

@@ -160,17 +160,15 @@ def _count(
 def _estimate_column(
     numbers: Mapping[str, Numbers], method: str, column: str
 ) -> dict[str, Estimate]:
-    """Name → number of a method in a column, with its interval; the spread is that of all methods."""
+    """Name → number of a method in a column, with its interval."""
     found = {}
     for name, counted in numbers[method][column].items():
-        others = [each[column][name].by_seed for each in numbers.values() if name in each[column]]
         # A draw of problems without any right (or wrong) response has no mean length.
         replicates = counted.replicates[np.isfinite(counted.replicates)]
         found[name] = estimate(
             statistics.mean(counted.by_seed),
-            [len(counted.by_seed)],
+            significance.of_mean(significance.spread_of(counted.by_seed)),
             replicates,
-            significance.pool(others),
             highest=PERCENT if name in SHARES else inf,
         )
     return found

@@ -29,7 +29,6 @@ from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import p_text, signed
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection import significance
 from orchestrator.selection.study import Study
 
 _VANILLA = method_label(REFERENCE)
@@ -63,6 +62,8 @@ def verdict(known: Facts) -> Verdict:
         prefix = f"{setup_title(name, experiment.setups)}: " if len(experiment.setups) > 1 else ""
         confirmed = [row for row in known.confirmed if row.setup == name]
         judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(of_setup)
+        complete = [row for row in confirmed if row.complete]
+        judged += _collapsed(complete, "are") if confirms else _collapsed(of_setup, "end")
         for sentence in [*judged, *_at_equal_cost(known, name)]:
             sentences.append(prefix + sentence)
     for mean in known.across:
@@ -120,12 +121,7 @@ def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> li
 
 
 def _settled(gap: Difference, until: float | None) -> str:
-    """`confirmed`; for a difference not shown also whether it is known to `until` points.
-
-    A difference that is shown rests on seeds that vary equally under all methods.
-    """
-    if gap.shown and gap.unequal:
-        return "confirmed, but seeds vary unequally"
+    """`confirmed`; for a difference not shown also whether it is known to `until` points."""
     if until is None or gap.p_value is None or gap.shown:
         return "confirmed"
     settled = gap.estimate.margin + abs(float(gap.estimate.value)) <= until
@@ -229,7 +225,35 @@ def _judged(one: str, other: str, gap: Difference) -> str:
     outcome = "no difference shown"
     if gap.shown:
         outcome = f"{one} is {'better' if gap.estimate.value > 0 else 'worse'}"
-    return f"{numbers}, p {'' if p[0] == '<' else '= '}{p}, {counts} seeds: {outcome}."
+    relabelled = "" if gap.permutation is None else f" (by permutation {p_text(gap.permutation)})"
+    return f"{numbers}, p {'' if p[0] == '<' else '= '}{p}{relabelled}, {counts} seeds: {outcome}."
+
+
+def _collapsed(rows: Sequence[RowEvidence | ConfirmedRow], where: str) -> list[str]:
+    """`Runs that end below the untrained student: Vanilla 3 of 3, TRB 0 of 3 (p = 0.1).`"""
+    counts = []
+    for row in rows:
+        if row.collapse is not None and row.method != BASE:
+            own = row.collapse
+            p = "" if own.p_value is None else f" (p = {p_text(own.p_value)})"
+            counts.append(
+                f"{method_label(row.method)} {own.collapsed} of {own.runs}{p.replace('= <', '< ')}"
+            )
+    if not any(row.collapse is not None and row.collapse.collapsed for row in rows):
+        return []
+    return [f"Runs that {where} below the untrained student: {', '.join(counts)}."]
+
+
+def _about_collapses(known: Facts) -> list[str]:
+    """Explains the column where some run collapses."""
+    rows = [*known.rows, *known.confirmed]
+    if not any(row.collapse is not None and row.collapse.collapsed for row in rows):
+        return []
+    return [
+        "Collapsed: runs that end below the untrained student, and the first step from which one stays there; p by "
+        "Fisher's exact test against Vanilla, corrected for the number of methods. Where some runs of a method "
+        "collapse, no test of means is right with few of them."
+    ]
 
 
 def headline(facts: Facts) -> str:
@@ -274,7 +298,7 @@ def explanation(known: Facts) -> list[str]:
     if not known.rows:
         return []
     sentences = [*intervals_sentences(known), *captions(known, "selected")]
-    sentences += [*_unequal_families(known.rows), *_unequal_variances(known)]
+    sentences += [*_unequal_families(known.rows), *_about_collapses(known)]
     for kind in ("responses", "confirmed", "across", "cost"):
         sentences += captions(known, kind)
     return sentences
@@ -286,8 +310,8 @@ def intervals_sentences(known: Facts) -> list[str]:
     sentences = []
     if several:
         sentences.append(
-            f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}. It assumes that seeds vary equally under every "
-            "method, and does not cover the choice of problems."
+            f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}, from each method's own runs. It does not cover "
+            "the choice of problems."
         )
     if len(several) < len(trained) or not trained:
         sentences.append(f"± with {ONE_RUN}, and [ ] of one seed: {PER_CENT} {OVER_PROBLEMS}")
@@ -304,15 +328,18 @@ def intervals_sentences(known: Facts) -> list[str]:
                 adjusted.append(column.difference.corrected_for or 1)
     if without_spread:
         sentences.append(
-            "Where no two seeds of any method differ, no spread between seeds can be told, and the interval is over "
+            "Where no two seeds of a method differ, no spread between seeds can be told, and the interval is over "
             "problems only."
         )
     if max(adjusted, default=0) > 1:
         sentences.append(
-            "p and its interval: two-sided, corrected for the number of methods by Dunnett's test."
+            "p and its interval: two-sided, corrected for the number of methods by Dunnett's test with the variance of "
+            "each method (Hasler and Hothorn); by permutation: the same question asked of all runs relabelled."
         )
     elif adjusted:
-        sentences.append("p: two-sided, of the same t distribution.")
+        sentences.append(
+            "p: two-sided, by Welch's test; by permutation: the same question asked of the runs relabelled."
+        )
     return sentences
 
 
@@ -338,22 +365,6 @@ def _seeds(rows: Sequence[RowEvidence]) -> str:
     counts = [row.seeds for row in rows]
     count = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     return f"{count} seeds{'; few seeds' if min(counts) < FEW else ''}"
-
-
-def _unequal_variances(known: Facts) -> list[str]:
-    """Says so where averages were tested although seeds vary unequally under the methods."""
-    setups: dict[str, None] = {}
-    for row in (*known.rows, *known.confirmed):
-        column = row.columns.get(AVERAGE)
-        if column is not None and column.difference is not None and column.difference.unequal:
-            setups[row.setup] = None
-    if not setups:
-        return []
-    tested = f"Brown–Forsythe test, p < {significance.UNEQUAL:g}"
-    return [
-        f"Seeds do not vary equally under all methods in {', '.join(setups)} ({tested}): "
-        "there p and its interval are too sure of methods that vary more, and not sure enough of those that vary less."
-    ]
 
 
 def _unequal_families(rows: Sequence[RowEvidence]) -> list[str]:

@@ -34,8 +34,7 @@ LEAST_SPAN, MOST_SPAN = 3.0, 10.0  # points at which the colours end
 DARK = 0.6  # share of the span from which letters are white
 DOTS = {"student": panels.BLACK, "teacher": panels.TEACHER}  # colours of the gains, by continuer
 MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
-TESTED = "* p < .05, ** p < .01 (Dunnett, within a setup)"
-UNEQUAL = "†: seeds vary unequally, so that p is unsure"
+TESTED = "* p < .05, ** p < .01 (Welch, corrected within a setup)"
 SCORES = ("Untrained", "Vanilla")  # the first two columns, without a colour
 
 
@@ -55,11 +54,6 @@ class SetupLeads:
     @property
     def scores(self) -> tuple[Fraction | None, Fraction | None]:
         return self.untrained, self.vanilla
-
-    @property
-    def unequal(self) -> bool:
-        """Whether its differences were tested although seeds vary unequally."""
-        return any(difference.unequal for difference in self.differences.values())
 
 
 @panels.styled()
@@ -109,10 +103,7 @@ def _draw_grid(axes: Axes, setups: Sequence[SetupLeads], methods: Sequence[str])
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
     axes.grid(visible=False)
     _name_rows(axes, setups)
-    notes = [TESTED, f"colours end at ± {span:g} points"]
-    if any(setup.unequal for setup in setups):
-        notes.append(UNEQUAL)
-    axes.set_xlabel("\n".join(notes), fontsize=7)
+    axes.set_xlabel(f"{TESTED}\ncolours end at ± {span:g} points", fontsize=7)
     axes.set_title("score (%), and lead over vanilla (points)")
 
 
@@ -127,8 +118,7 @@ def _cell(difference: Difference | None) -> str:
 
 def _name_rows(axes: Axes, setups: Sequence[SetupLeads]) -> None:
     axes.set_yticks(range(len(setups)))
-    titles = [f"{setup.title}{' †' if setup.unequal else ''}" for setup in setups]
-    for label in axes.set_yticklabels(titles, fontsize=7):
+    for label in axes.set_yticklabels([setup.title for setup in setups], fontsize=7):
         label.set_parse_math(False)  # users name setups, and their dollar signs begin no formula
     # The grid and the gains share these limits, with the first setup on top.
     axes.set_ylim(len(setups) - 0.5, -0.5)

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 from analysis.facts.assess import (
     Columns,
-    Spreads,
     confirmed_candidates,
     differences,
     exact_scores,
+    relabelled,
     replicate_scores,
-    seed_spreads,
 )
 from analysis.facts.candidates import Candidate, Selected, select
 from analysis.facts.columns import LIMITS, EvidenceColumn, P
@@ -43,8 +42,8 @@ DIFFERENCE = EvidenceColumn(
     "difference", "Difference", lambda row, _: row.difference, holds="difference"
 )
 OVER_SEEDS = (
-    f"[ ]: {PER_CENT} t interval over seeds, which are assumed to vary equally under every method of the "
-    "setup{few}; p: two-sided, of the same t distribution, for this comparison alone."
+    f"[ ]: {PER_CENT} t interval over the seeds of the two methods, whose spreads may differ (Welch){{few}}; p: "
+    "two-sided, for this comparison alone."
 )
 OVER_PROBLEMS = (
     f"[ ] problems only: {PER_CENT} paired bootstrap over the problems of the checkpoints as they are; another "
@@ -105,14 +104,13 @@ def compare_all(study: Study, chosen: Sequence[Selected]) -> dict[str, list[Meth
 
 
 class _Checkpoints(NamedTuple):
-    """Checkpoints of a setup by method, their replicates and the spread between all seeds.
+    """Checkpoints of a setup by method, and their replicates.
 
     `sizes` says out of how many each is the best, by method.
     """
 
     known: Mapping[str, Candidate]
     replicates: Mapping[str, Columns]
-    spreads: Spreads
     sizes: Mapping[str, int]
 
 
@@ -128,7 +126,7 @@ def _pool(study: Study, setup: str, chosen: Sequence[Selected], methods: Sequenc
 
     def of(known: Mapping[str, Candidate], sizes: Mapping[str, int]) -> _Checkpoints:
         drawn = {method: known[method] for method in methods if method in known}
-        return _Checkpoints(known, replicate_scores(drawn), seed_spreads(known.values()), sizes)
+        return _Checkpoints(known, replicate_scores(drawn), sizes)
 
     own = [selected for selected in chosen if selected.setup == setup]
     best = {selected.best.method: selected.best for selected in own}
@@ -146,8 +144,8 @@ def _compare_in(
     columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *benchmarks])
     if first is not None and second is not None:
         one = {methods[0]: first}
-        gaps = differences(one, second, best.replicates, best.spreads, best.sizes)
-        columns |= gaps[methods[0]]
+        gaps = differences(one, second, best.replicates, best.sizes)
+        columns |= relabelled(gaps, best.known, methods[1])[methods[0]]
     judged = pair_verdict(study, methods, columns[AVERAGE], is_confirmed)
     title = setup_title(setup, study.experiment.setups)
     return MethodComparison(setup, title, methods, first, second, columns, judged, is_confirmed)

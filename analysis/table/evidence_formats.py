@@ -218,15 +218,10 @@ def to_object(known: Facts | None) -> dict[str, Any]:
         "evidence": {kind: records(known, kind) if known else [] for kind in KINDS},
         "benchmarks": [],
         "bootstrap": None,
-        "seed_spread": [],
         "caption": [],
     }
     if known is None:
         return document
-    for (setup, column), spread in known.spreads.items():
-        if spread is not None:
-            values = {"setup": setup, "benchmark": column}
-            document["seed_spread"].append(values | asdict(spread))
     return document | {
         "benchmarks": [asdict(source) for source in known.benchmarks],
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES, "splits": SPLITS},

@@ -132,11 +132,10 @@ def to_json(table: Table) -> str:
 
     A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if
     missing) and `mark` ("best", "second" or null). `evidence` has the records of each block
-    (`facts.columns.records`), `benchmarks` an entry for each benchmark of a setup, `bootstrap` and
-    `seed_spread` (percent, pooled over the methods of a setup) say how the intervals were made,
-    `caption` what they mean; empty and null for a table from a CSV file. `verdict` has a sentence
-    for each method, and `advice` the command that gives every method more seeds, with the trials it
-    adds.
+    (`facts.columns.records`), `benchmarks` an entry for each benchmark of a setup, `bootstrap` says
+    how intervals over problems were made, `caption` what all mean; empty and null for a table from
+    a CSV file. `verdict` has a sentence for each method, and `advice` the command that gives every
+    method more seeds, with the trials it adds.
     """
     rows = []
     for row in table.rows:

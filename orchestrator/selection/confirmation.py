@@ -15,6 +15,7 @@ Sequential Methods", §4.4, and §9 on repeated confidence intervals).
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -25,6 +26,7 @@ from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Setting, Unit, with_seed
 from orchestrator.selection import scores, significance
 from orchestrator.selection.samples_wanted import confirming_samples, family_state, wants
+from orchestrator.selection.significance import TDistribution
 from orchestrator.selection.study import Study
 
 # First seed of `confirming_seeds`, which leaves room for more exploring seeds below it.
@@ -151,21 +153,18 @@ def open_methods(of_runs: Mapping[str, list[Fraction]], until: float) -> list[st
 
     `of_runs` are the scores of each method's confirming runs in percent, vanilla's among them.
     """
-    spread = significance.pool(of_runs.values())
-    others = [method for method in of_runs if method != REFERENCE]
-    if spread is None or not others:
-        return []
-    reference = of_runs[REFERENCE]
-    reference_mean = sum(reference, Fraction(0)) / len(reference)
-    gaps: list[Fraction] = []
-    runs: list[int] = []
-    for method in others:
-        scores_of_runs = of_runs[method]
-        gaps.append(sum(scores_of_runs, Fraction(0)) / len(scores_of_runs) - reference_mean)
-        runs.append(len(scores_of_runs))
-    intervals = significance.adjusted(gaps, spread, runs, len(reference), NOMINAL_LEVEL)
+    spreads = {method: significance.spread_of(scores) for method, scores in of_runs.items()}
+    gaps: dict[str, float] = {}
+    distributions: list[TDistribution] = []
+    for method, scores_of_runs in of_runs.items():
+        found = significance.of_difference(spreads[method], spreads[REFERENCE])
+        if method != REFERENCE and found is not None:
+            gap = statistics.mean(scores_of_runs) - statistics.mean(of_runs[REFERENCE])
+            gaps[method] = float(gap)
+            distributions.append(found)
+    intervals = significance.adjusted(list(gaps.values()), distributions, NOMINAL_LEVEL)
     undecided: list[str] = []
-    for method, gap, reach in zip(others, gaps, intervals.reaches, strict=True):
+    for (method, gap), reach in zip(gaps.items(), intervals.reaches, strict=True):
         # The interval gap ± reach holds zero, and does not lie within ± until.
         if abs(gap) <= reach and abs(gap) + reach > until:
             undecided.append(method)

@@ -166,6 +166,16 @@ class Tally:
             return self.correct / self.n
         return np.array([float(share) for share in self._exact_shares(metric)])
 
+    @cached_property
+    def sampling_variance(self) -> float:
+        """Variance of `pass_at_1` by the sampling of responses, Σ p̂(1 − p̂)/(n − 1) / P².
+
+        Zero where problems have one sample each, which says nothing of it.
+        """
+        rate = self.correct / self.n
+        of_problems = rate * (1 - rate) / np.maximum(self.n - 1, 1)
+        return float(of_problems.sum()) / len(self.n) ** 2
+
     def _exact_shares(self, metric: Metric) -> Iterator[Fraction]:
         if metric.kind == "maj":
             assert len(self.votes) == len(self.n), "counts without answers have no majority"

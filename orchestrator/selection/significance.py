@@ -4,133 +4,119 @@
 one of several. Bootstrap intervals over problems are in `analysis.facts.intervals`.
 
 Training runs differ far more from each other than sets of problems do, and a handful of seeds is
-too few for a bootstrap. All methods of a setup take the same number of steps on the same data.
-Seeds are taken to vary equally under all of them, so each method adds its degrees of freedom to one
-variance:
+too few for a bootstrap. Runs scatter unlike under different methods, most of all where some of them
+collapse. Each method therefore has a variance of its own, and two methods are compared by Welch's
+test, whose degrees of freedom are those of Satterthwaite:
 
-    s² = Σ_m Σ_i (x_mi − x̄_m)² / Σ_m (n_m − 1)
+    e² = s₁²/n₁ + s₂²/n₂,    ν = e⁴ / ((s₁²/n₁)²/(n₁ − 1) + (s₂²/n₂)²/(n₂ − 1))
 
-where x_mi is the score of method m's selected checkpoint trained with seed i (Student 1908; Cox and
-Reid, "The Theory of the Design of Experiments", §2.2). `brown_forsythe` tests that assumption. The
-benchmark's problems are taken as given: intervals say nothing about other problems.
+where s_m² is the variance of the scores of method m's n_m runs (Welch 1947, "The generalization of
+Student's problem when several different population variances are involved"; Satterthwaite 1946).
+Several differences to one control are corrected for their number by Dunnett's test with these
+variances (Hasler and Hothorn 2008, "Multiple contrast tests in the presence of
+heteroscedasticity"). The benchmark's problems are taken as given: intervals say nothing about other
+problems.
+
+No test of means keeps its level where a run collapses with probability p and all n runs of a
+method may escape, which happens in (1 − p)ⁿ of sweeps. `collapse_p` compares how many collapsed,
+and `permutation_p` assumes no distribution, but that all runs come from the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import sqrt
+from math import comb, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Score = Fraction | float
 
 CONFIDENCE = 0.95
-UNEQUAL = 0.01  # p-value of `brown_forsythe` below which a table says that seeds vary unequally
-FEWEST_TO_VARY = 3  # runs of a method: the distances of two runs from their median are equal
-NODES = 40  # of each of the two integrals: p-values to 3e-5
+LEVEL = 1 - CONFIDENCE
+NODES = 48  # of each of the two integrals of `_Largest`: p-values to 1e-4
+NOTHING = 1e-12  # a variance of equal scores whose mean is no binary fraction is about 1e-30
+LABELLINGS = 20_000  # that are enumerated at most; of more, so many are drawn
 
 
 @dataclass(frozen=True)
-class SeedSpread:
-    """Standard deviation of a run's score around its method's mean, and its degrees of freedom."""
+class RunSpread:
+    """The standard deviation of a method's runs, how many they are, and whether any two differ."""
 
     deviation: float
-    freedom: int
+    runs: int
+    differ: bool = True
+
+    @property
+    def squared_error(self) -> float:
+        """The squared standard error of the mean of the runs."""
+        return self.deviation**2 / self.runs
 
 
-def pool(methods: Iterable[Sequence[Fraction | float]]) -> SeedSpread | None:
-    """The spread between seeds from the scores of each method's runs.
+@dataclass(frozen=True)
+class TDistribution:
+    """A mean, or a difference of means, as t distributed: its standard error and ν.
 
-    None if no method has two runs. None also if all runs of each method have equal scores, as with
-    a few easy problems: a spread of zero would make every difference certain.
+    `control` is the part of the squared error that comes from the second of two means.
     """
-    squares = 0.0
-    freedom = 0
-    for scores in methods:
-        mean = sum(scores, Fraction(0)) / max(1, len(scores))
-        for score in scores:
-            squares += float(score - mean) ** 2
-        freedom += max(0, len(scores) - 1)
-    # Equal scores whose mean is no binary fraction leave squares of about 1e-30.
-    if freedom == 0 or squares <= 1e-12:
-        return None
-    return SeedSpread(sqrt(squares / freedom), freedom)
+
+    error: float
+    freedom: float
+    control: float = 0.0
+
+    def reach(self, level: float = LEVEL) -> float:
+        """Half-width of the interval that misses with the probability `level`."""
+        from scipy.special import stdtrit  # half a second to import
+
+        return float(stdtrit(self.freedom, 1 - level / 2)) * self.error
+
+    def p_value(self, value: Score) -> float:
+        """Two-sided p-value of a value whose expectation is zero."""
+        from scipy.special import stdtr
+
+        return 2 * float(stdtr(self.freedom, -abs(float(value)) / self.error))
 
 
-def brown_forsythe(methods: Iterable[Sequence[Fraction | float]]) -> float | None:
-    """The p-value of the assumption that seeds vary equally under all methods.
+def spread_of(scores: Sequence[Score], sampling: float = 0.0) -> RunSpread | None:
+    """The spread of a method's runs; None for fewer than two.
 
-    It is that of an analysis of variance of the distances |x_mi − median_m| (Brown and Forsythe
-    1974, "Robust tests for the equality of variances"). Methods with fewer than three runs say
-    nothing of their variance and are left out; None where fewer than two are left, or where all
-    distances within each method are equal.
+    `sampling` is the variance that a run's score has by the sampling of responses alone. Two close
+    runs are luck where their variance is smaller than that, so it is the least.
     """
-    from scipy.special import fdtrc
-
-    distances: list[Array] = []
-    for scores in methods:
-        if len(scores) >= FEWEST_TO_VARY:
-            runs = np.array(scores, dtype=float)
-            distances.append(np.abs(runs - np.median(runs)))
-    if len(distances) < 2:
+    if len(scores) < 2:
         return None
-    everything = np.concatenate(distances)
-    between = within = 0.0
-    for of_method in distances:
-        between += len(of_method) * (of_method.mean() - everything.mean()) ** 2
-        within += float(((of_method - of_method.mean()) ** 2).sum())
-    if within <= 1e-12:  # equal but for rounding
+    mean = sum(scores, Fraction(0)) / len(scores)
+    variance = sum(float(score - mean) ** 2 for score in scores) / (len(scores) - 1)
+    differ = variance > NOTHING
+    return RunSpread(sqrt(max(variance if differ else 0.0, sampling)), len(scores), differ)
+
+
+def of_mean(spread: RunSpread | None) -> TDistribution | None:
+    """The t distribution of the mean of a method's runs; None where no two of them differ."""
+    if spread is None or not spread.differ:
         return None
-    freedom = len(distances) - 1, len(everything) - len(distances)
-    return float(fdtrc(*freedom, (between / freedom[0]) / (within / freedom[1])))
+    return TDistribution(sqrt(spread.squared_error), spread.runs - 1)
 
 
-def reach(spread: SeedSpread, *runs: int) -> float:
-    """Half-width of the interval of a mean over `runs`, or of the difference of two such means."""
-    from scipy.special import stdtrit  # half a second to import
+def of_difference(one: RunSpread | None, other: RunSpread | None) -> TDistribution | None:
+    """The t distribution of the difference of two means (Welch).
 
-    return float(stdtrit(spread.freedom, (1 + CONFIDENCE) / 2)) * _standard_error(spread, runs)
-
-
-def p_value(difference: Fraction | float, spread: SeedSpread, *runs: int) -> float:
-    """Two-sided p-value of the difference of two means over so many runs each."""
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(spread.freedom, -abs(float(difference)) / _standard_error(spread, runs)))
-
-
-def adjusted(
-    differences: Sequence[Fraction | float],
-    spread: SeedSpread,
-    runs: Sequence[int],
-    control: int,
-    level: float = 1 - CONFIDENCE,
-) -> Adjusted:
-    """Correct the differences of several methods to one control for their number (Dunnett's test).
-
-    `runs` are the training runs of each method, `control` those of the control. A p-value is the
-    probability that the largest of so many differences would be as many standard errors from zero,
-    were all methods equal (Dunnett 1955, "A multiple comparison procedure for comparing several
-    treatments with a control"). For a single difference it is the p-value of the t test. The
-    intervals miss any of the differences with probability `level`.
+    None where one of them has a single run, and where no two runs of either method differ: a spread
+    of zero would make every difference certain.
     """
-    if len(differences) == 1 and level == 1 - CONFIDENCE:
-        # The t test is exact, and the quadrature of `_Largest` only nearly so.
-        p = p_value(differences[0], spread, runs[0], control)
-        return Adjusted([p], [reach(spread, runs[0], control)])
-    largest = _largest(tuple(count / (count + control) for count in runs), spread.freedom)
-    p_values: list[float] = []
-    reaches: list[float] = []
-    for difference, count in zip(differences, runs, strict=True):
-        error = _standard_error(spread, (count, control))
-        p_values.append(largest.tail(abs(float(difference)) / error))
-        reaches.append(largest.bound(level) * error)
-    return Adjusted(p_values, reaches)
+    if one is None or other is None or not (one.differ or other.differ):
+        return None
+    squares = one.squared_error, other.squared_error
+    freedom = sum(squares) ** 2 / (
+        squares[0] ** 2 / (one.runs - 1) + squares[1] ** 2 / (other.runs - 1)
+    )
+    return TDistribution(sqrt(sum(squares)), freedom, squares[1] / sum(squares))
 
 
 @dataclass(frozen=True)
@@ -139,6 +125,93 @@ class Adjusted:
 
     p_values: list[float]
     reaches: list[float]
+
+
+def adjusted(
+    differences: Sequence[Score], distributions: Sequence[TDistribution], level: float = LEVEL
+) -> Adjusted:
+    """Correct the differences of several methods to one control for their number.
+
+    A p-value is the probability that the largest of so many differences would be as many standard
+    errors from zero, were all methods equal, with the degrees of freedom of the difference itself
+    (Hasler and Hothorn 2008; Dunnett 1955 for equal variances). For a single difference it is that
+    of Welch's test. The intervals miss any of the differences with probability `level`.
+    """
+    if len(differences) == 1:
+        # The t test is exact, and the quadrature of `_Largest` only nearly so.
+        only = distributions[0]
+        return Adjusted([only.p_value(differences[0])], [only.reach(level)])
+    found = Adjusted([], [])
+    largest = _largest(tuple(each.control for each in distributions))
+    for difference, own in zip(differences, distributions, strict=True):
+        found.p_values.append(largest.tail(abs(float(difference)) / own.error, own.freedom))
+        found.reaches.append(largest.bound(level, own.freedom) * own.error)
+    return found
+
+
+class _Largest:
+    """P(max |T| > t) over differences to one control, each in its standard error.
+
+    `controls` are the parts that the control has in the squared error of each difference. Given the
+    control's mean z and the spread s ÷ σ, the differences are independent; the integral over z is
+    tabulated for all t · s ÷ σ, and that over the spread depends on the degrees of freedom.
+    """
+
+    def __init__(self, controls: tuple[float, ...]):
+        from scipy.special import ndtr
+
+        self._count = len(controls)
+        # A method whose runs are all equal has no part of its own, and the integrand a step.
+        part = np.minimum(controls, 0.995)
+        z = (np.arange(NODES) + 0.5) * (6 / NODES)  # z and −z give the same
+        of_z = np.exp(-z * z / 2)
+        self._reaches = np.linspace(0, 10, 251)
+        # Axes: the reach, z, the methods.
+        middle, width = np.sqrt(part) * z[:, None], np.sqrt(1 - part)
+        reach = self._reaches[:, None, None]
+        inside = ndtr((reach - middle) / width) - ndtr((-reach - middle) / width)
+        self._inside = inside.prod(axis=2) @ of_z / of_z.sum()
+
+    def tail(self, t: float, freedom: float) -> float:
+        """The probability that t is passed."""
+        scale, weights = _spreads(freedom)
+        inside = np.interp(t * scale, self._reaches, self._inside)
+        return max(0.0, float(1 - inside @ weights))
+
+    def bound(self, level: float, freedom: float) -> float:
+        """The t that is passed with the probability `level`.
+
+        It lies between that of a single difference and that of Bonferroni's correction.
+        """
+        from scipy.optimize import brentq
+
+        alone = TDistribution(1.0, freedom)
+        least, most = alone.reach(level), alone.reach(level / self._count)
+        root: Any = brentq(
+            lambda t: self.tail(t, freedom) - level, 0.9 * least, 1.1 * most, xtol=1e-6
+        )
+        return root
+
+
+@lru_cache(maxsize=64)
+def _spreads(freedom: float) -> tuple[Array, Array]:
+    """Values of s ÷ σ with ν degrees of freedom, and their weights.
+
+    They are at quantiles, more of them where it is small: large values of T come from there.
+    """
+    from scipy.special import gammaincinv
+
+    at, weights = _legendre()
+    root = (1 + at) / 2
+    return np.sqrt(2 * gammaincinv(freedom / 2, root**3) / freedom), weights / 2 * 3 * root**2
+
+
+@lru_cache
+def _legendre() -> tuple[Array, Array]:
+    return np.polynomial.legendre.leggauss(NODES)
+
+
+_largest = lru_cache(maxsize=1024)(_Largest)  # what has not changed is judged again on each look
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -152,50 +225,71 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-class _Largest:
-    """P(max |T| > t) over differences to one control, each in its standard error.
+def collapse_p(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Two-sided p-value that as many of each method's runs collapse, by Fisher's exact test.
 
-    Given the control's mean and the spread, the differences are independent, so that the
-    probability is an integral over these two. `shares` are n ÷ (n + control's n) of each method.
+    Both are k of n. It adds the probabilities of all splits that are no likelier than the one seen,
+    with the number of collapsed runs fixed (Fisher 1935, "The logic of inductive inference").
     """
-
-    def __init__(self, shares: tuple[float, ...], freedom: int):
-        from scipy.special import gammaincinv, ndtr
-
-        self._ndtr = ndtr
-        self._shares = np.array(shares)
-        self._z, weights = np.polynomial.hermite_e.hermegauss(NODES)  # the control's mean
-        self._of_z = weights / weights.sum()
-        at, weights = np.polynomial.legendre.leggauss(NODES)
-        # Nodes at quantiles of s ÷ σ, more of them where it is small: large values of T come from
-        # there.
-        root = (1 + at) / 2
-        self._scale = np.sqrt(2 * gammaincinv(freedom / 2, root**3) / freedom)
-        self._of_scale = weights / 2 * 3 * root**2
-        self._bounds: dict[float, float] = {}
-
-    def bound(self, level: float) -> float:
-        """The t that is passed with the probability `level`."""
-        from scipy.optimize import brentq
-
-        if level not in self._bounds:
-            root: Any = brentq(lambda t: self.tail(t) - level, 0.0, 1e4, xtol=1e-9)
-            self._bounds[level] = root
-        return self._bounds[level]
-
-    def tail(self, t: float) -> float:
-        """The probability that t is passed."""
-        # Axes: the control's mean, the spread, the methods.
-        middle = np.sqrt(self._shares) * self._z[:, None, None]
-        reach = t * self._scale[None, :, None]
-        width = np.sqrt(1 - self._shares)
-        inside = self._ndtr((reach - middle) / width) - self._ndtr((-reach - middle) / width)
-        # Far out the sums of the quadrature round to slightly more than 1.
-        return max(0.0, float(1 - self._of_z @ inside.prod(axis=2) @ self._of_scale))
+    (k, n), (k_other, n_other) = one, other
+    collapsed = k + k_other
+    ways = [comb(n, j) * comb(n_other, collapsed - j) for j in range(collapsed + 1)]
+    return sum(way for way in ways if way <= ways[k]) / comb(n + n_other, collapsed)
 
 
-_largest = lru_cache(maxsize=256)(_Largest)  # the columns of a table have the same numbers of runs
+def permutation_p(control: Sequence[Score], others: Sequence[Sequence[Score]]) -> list[float]:
+    """The p-value of each method's difference to one control, over relabellings of all runs.
+
+    It is the share of labellings whose largest |t| of any method (Welch's) is as large as the
+    method's own (Westfall and Young 1993, "Resampling-Based Multiple Testing", §2.6): corrected for
+    the number of methods, exact where all runs come from one distribution, whatever its shape. Up
+    to `LABELLINGS` all are enumerated, otherwise as many are drawn, always the same ones.
+    """
+    groups = [np.array(scores, dtype=float) for scores in (control, *others)]
+    runs, sizes = np.concatenate(groups), tuple(map(len, groups))
+    found = _of_control(runs[_labellings(sizes)], sizes)
+    # The first labelling is the one that was seen, and ties with itself but for rounding.
+    largest = found.max(axis=1)[:, None] * (1 + 1e-9)
+    return [float(share) for share in (largest >= found[0]).mean(axis=0)]
 
 
-def _standard_error(spread: SeedSpread, runs: Sequence[int]) -> float:
-    return spread.deviation * sqrt(sum(1 / count for count in runs))
+@lru_cache(maxsize=16)
+def _labellings(sizes: tuple[int, ...]) -> NDArray[np.int64]:
+    """Orders of the runs, (labellings, runs), in which the groups stand one after the other.
+
+    The first is the one that was seen.
+    """
+    total, count, left = sum(sizes), 1, sum(sizes)
+    for size in sizes:
+        count *= comb(left, size)
+        left -= size
+    if count <= LABELLINGS:
+        return np.array(list(_splits(tuple(range(total)), sizes)))
+    seen = np.arange(total)[None]
+    drawn = np.random.default_rng(total).permuted(np.tile(seen, (LABELLINGS - 1, 1)), axis=1)
+    return np.concatenate([seen, drawn])
+
+
+def _splits(runs: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """All ways to deal the runs to groups of these sizes."""
+    if len(sizes) == 1:
+        yield runs
+        return
+    for group in itertools.combinations(runs, sizes[0]):
+        rest = tuple(run for run in runs if run not in group)
+        for others in _splits(rest, sizes[1:]):
+            yield group + others
+
+
+def _of_control(labelled: Array, sizes: tuple[int, ...]) -> Array:
+    """|t| of each group against the first, (labellings, groups − 1), of runs (labellings, runs).
+
+    Without any spread it is zero for equal means, and infinite for others.
+    """
+    groups = np.split(labelled, np.cumsum(sizes)[:-1], axis=1)
+    means = np.stack([group.mean(axis=1) for group in groups], axis=1)
+    squares = np.stack([group.var(axis=1, ddof=1) / group.shape[1] for group in groups], axis=1)
+    gaps = np.abs(means[:, 1:] - means[:, :1])
+    errors = np.sqrt(squares[:, 1:] + squares[:, :1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(gaps < NOTHING, 0.0, gaps / np.where(errors > NOTHING, errors, 0.0))

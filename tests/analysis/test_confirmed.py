@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from scipy import stats
 
 from analysis import frames
 from analysis.facts.facts import facts
+from analysis.numbers import p_text
 from analysis.report.page import build_page
 from analysis.results import tracked_tables
 from analysis.table.compare import compare, to_markdown
 from analysis.table.formats import FORMATS
-from analysis.table.model import results_table
+from analysis.table.model import Table, results_table
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
@@ -259,16 +261,24 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
     for method in METHODS:
         means[method] = [5 * (a + b) / 2 for a, b in zip(one[method], two[method], strict=True)]
     rivals = [means["trust_region"], means["skd"]]
-    expected: Any = stats.dunnett(*rivals, control=means["vanilla"], rng=0)
-    limits = expected.confidence_interval()
+    alone: list[Any] = [stats.ttest_ind(each, means["vanilla"], equal_var=False) for each in rivals]
+    # The control's part of both errors is what correlates the two.
+    squares = [np.var(each, ddof=1) / 3 for each in (*rivals, means["vanilla"])]
+    errors = [sqrt(square + squares[2]) for square in squares[:2]]
+    correlation = squares[2] / (errors[0] * errors[1])
+    shape = [[1, correlation], [correlation, 1]]
     found = json.loads(FORMATS["json"](table))["evidence"]["across"]
     assert [row["method"] for row in found] == ["trust_region", "skd"]
     for place, row in enumerate(found):
         assert row["minus_vanilla"] == pytest.approx(
             np.mean(rivals[place]) - np.mean(means["vanilla"])
         )
-        assert row["p_value"] == pytest.approx(expected.pvalue[place], abs=2e-3)
-        assert row["minus_vanilla_low"] == pytest.approx(limits.low[place], abs=0.05)
+        t, law = abs(alone[place].statistic), stats.multivariate_t(shape=shape, df=alone[place].df)
+        outside = 1 - law.cdf([t, t], lower_limit=[-t, -t], random_state=0)
+        assert row["p_value"] == pytest.approx(outside, abs=2e-3)
+        reach = (row["minus_vanilla"] - row["minus_vanilla_low"]) / errors[place]
+        within = law.cdf([reach, reach], lower_limit=[-reach, -reach], random_state=0)
+        assert within == pytest.approx(0.95, abs=2e-3)
     assert [(row["ahead"], row["setups"], row["seeds"]) for row in found] == [(2, 2, 3), (0, 2, 3)]
     frame = frames.across_setups(table)
     assert list(frame["minus_vanilla"]) == [row["minus_vanilla"] for row in found]
@@ -294,20 +304,59 @@ ALIKE = (10, 11, 10, 12, 10, 11, 9, 11)
 @pytest.mark.parametrize(
     "of_trust_region", [(1, 20, 3, 19, 0, 17, 5, 20), (20, 11, 20, 12, 14, 20, 13, 20), ALIKE]
 )
-def test_setups_whose_seeds_vary_unequally_are_named(
+def test_each_method_is_tested_by_the_spread_of_its_own_runs(
     tmp_path: Path, of_trust_region: tuple[int, ...]
 ) -> None:
-    study = study_of(tmp_path, "confirm.seeds=[5,6,7,8,9,10,11,12]")
-    for method in METHODS:
-        confirming = [unit for unit in units_of(list(study.units), method) if unit.seed > 4]
-        rights = of_trust_region if method == "trust_region" else ALIKE
-        for unit, right in zip(confirming, rights, strict=True):
-            scored(tmp_path, study.experiment, unit, right, fresh=True)
-    table = results_table(study)
-    unequal = of_trust_region != ALIKE
-    sentence = "Seeds do not vary equally under all methods in arithmetic (Brown–Forsythe test"
-    for text in (on_terminal(table, 80), FORMATS["json"](table)):
-        assert (sentence in flat(text)) == unequal
+    rights = {"vanilla": ALIKE, "trust_region": of_trust_region, "skd": ALIKE}
+    table = confirmed_eight(tmp_path, rights)
+    assert table.facts is not None
+    for row in table.facts.confirmed:
+        percent = [5 * right for right in rights[row.method]]
+        reach = stats.t.ppf(0.975, 7) * stats.sem(percent)
+        limits = row.columns["avg"].score.interval
+        assert limits.low == pytest.approx(max(0, np.mean(percent) - reach))
+        assert limits.high == pytest.approx(min(100, np.mean(percent) + reach))
     judged = [sentence for sentence in table.verdict.sentences if sentence.startswith("TRB")]
-    better = unequal and sum(of_trust_region) > 100
-    assert [line.endswith("(confirmed, but seeds vary unequally).") for line in judged] == [better]
+    better = of_trust_region != ALIKE and sum(of_trust_region) > 100
+    assert [line.endswith("TRB is better (confirmed).") for line in judged] == [better]
+
+
+def test_runs_below_the_untrained_student_are_counted(tmp_path: Path) -> None:
+    """The untrained student has 8 of 20; of eight runs each, 7 of TRB's and none of vanilla's are
+    worse.
+    """
+    rights = {"vanilla": ALIKE, "trust_region": (7, 7, 0, 9, 1, 2, 7, 7), "skd": (8,) * 8}
+    table = confirmed_eight(tmp_path, rights, untrained=8)
+    assert table.facts is not None
+    trb = next(row.collapse for row in table.facts.confirmed if row.method == "trust_region")
+    assert trb is not None
+    assert (trb.collapsed, trb.runs, trb.first) == (7, 8, 20)
+    expected: Any = stats.fisher_exact([[7, 1], [0, 8]])
+    assert trb.p_value == pytest.approx(2 * expected.pvalue)
+    assert table.verdict.sentences[-1] == (
+        "Runs that are below the untrained student: Vanilla 0 of 8, "
+        f"TRB 7 of 8 (p = {p_text(trb.p_value)}), SKD 0 of 8 (p = 1.000)."
+    )
+    text = flat(on_terminal(table, 200))
+    assert "7 of 8, from step 20" in text
+    assert "Fisher's exact test" in text
+    rows = json.loads(FORMATS["json"](table))["evidence"]["confirmed"]
+    counts = {row["method"]: (row["collapsed"], row["collapsed_of"]) for row in rows}
+    assert counts == {"vanilla": (0, 8), "trust_region": (7, 8), "skd": (0, 8)}
+
+
+def confirmed_eight(
+    runs: Path, rights: Mapping[str, tuple[int, ...]], untrained: int | None = None
+) -> Table:
+    """The table with eight confirming runs a method, and the untrained student if it is evaluated."""
+    study = study_of(runs, "confirm.seeds=[5,6,7,8,9,10,11,12]")
+    units = list(study.units)
+    for unit in units_of(units, "base_eval") if untrained is not None else ():
+        for evaluation_id in evaluation_ids(study.experiment.setups[unit.setup]).values():
+            records = [record(int(place < (untrained or 0)), 1, f"p{place}") for place in range(20)]
+            write_evaluation(RunReader(runs, unit.id), evaluation_id, 0, records)
+    for method, of_runs in rights.items():
+        confirming = [unit for unit in units_of(units, method) if unit.seed > 4]
+        for unit, right in zip(confirming, of_runs, strict=True):
+            scored(runs, study.experiment, unit, right, fresh=True)
+    return results_table(study)

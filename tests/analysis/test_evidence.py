@@ -254,7 +254,7 @@ def test_a_selection_before_all_samples_are_there_is_noted(tmp_path: Path, loade
     )
 
 
-def test_the_spread_of_seeds_is_told_and_pooled(tmp_path: Path) -> None:
+def test_the_spread_of_seeds_is_told_for_each_method(tmp_path: Path) -> None:
     experiment, units = quickstart("seeds=[0,1,2]")
     write(tmp_path, experiment, units_of(units, "base_eval")[0], 0, draw(9, 0.2))
     for unit, rate in zip(units_of(units, "vanilla"), (0.3, 0.5, 0.7), strict=True):
@@ -267,9 +267,8 @@ def test_the_spread_of_seeds_is_told_and_pooled(tmp_path: Path) -> None:
     assert spread_out.spread is not None
     assert steady.spread is not None
     assert spread_out.spread > 5 * steady.spread
-    assert spread_out.columns["avg"].score.margin == pytest.approx(
-        steady.columns["avg"].score.margin
-    )  # pooled
+    margins = [row.columns["avg"].score.margin for row in (spread_out, steady)]
+    assert margins[0] > 5 * margins[1]
     assert {row.columns["avg"].score.over for row in (spread_out, steady)} == {"seeds"}
     untrained = column(made, "base").difference
     assert untrained is not None

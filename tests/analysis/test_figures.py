@@ -438,16 +438,14 @@ LEADS = [
         Fraction(7),
         Fraction(21, 2),
     ),
-    setup_map.SetupLeads(
-        "unprobed", {"skd": replace(lead(2, 0.2), equal_variances=0.001)}, {"student": None}
-    ),
+    setup_map.SetupLeads("unprobed", {"skd": lead(2, 0.2)}, {"student": None}),
 ]
 
 
 def test_a_map_has_a_row_for_each_setup() -> None:
     grid, gains = setup_map.draw(LEADS, ["skd", "sft_warmup"]).axes
-    assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed †"]
-    assert "†" in grid.get_xlabel(), "the mark of unequal variances is explained"
+    assert [label.get_text() for label in grid.get_yticklabels()] == ["calm", TITLE, "unprobed"]
+    assert "Welch" in grid.get_xlabel(), "the test behind the stars is named"
     assert ticks(grid) == ["Untrained", "Vanilla", "SKD", "SFT\nwarmup"]
     cells = {text.get_position(): text.get_text() for text in grid.texts}
     assert [[cells[column, row] for column in range(4)] for row in range(3)] == [

@@ -356,7 +356,6 @@ def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
         "evidence": {kind: [] for kind in KINDS},
         "benchmarks": [],
         "bootstrap": None,
-        "seed_spread": [],
         "caption": [],
         "verdict": [],
         "advice": None,
@@ -404,7 +403,7 @@ def test_a_table_without_scores_still_renders() -> None:
         )
     }
     nothing |= {"evidence": {kind: [] for kind in KINDS}}
-    nothing |= {"bootstrap": None, "seed_spread": [], "advice": None}
+    nothing |= {"bootstrap": None, "advice": None}
     assert json.loads(to_json(table)) == nothing
 
 

@@ -1,7 +1,8 @@
-"""t intervals over training runs against scipy, by hand, and in simulated sweeps of equal methods."""
+"""t intervals and tests over training runs against scipy, by hand, and in simulated sweeps."""
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from math import sqrt
 from typing import Any
@@ -12,68 +13,148 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from orchestrator.selection import significance
-from orchestrator.selection.significance import SeedSpread
+from orchestrator.selection.significance import RunSpread, TDistribution
 
 Array = NDArray[np.float64]
+ONE, OTHER = [50.0, 52.0, 55.0], [48.0, 47.0, 51.0, 50.0]
 
 
-def test_the_spread_is_pooled_over_the_methods() -> None:
-    found = significance.pool([[1.0, 3.0], [10.0, 10.0, 13.0], [99.0]])
+def compared(one: list[float], other: list[float]) -> TDistribution:
+    found = significance.of_difference(significance.spread_of(one), significance.spread_of(other))
     assert found is not None
-    assert found.freedom == 3
-    assert found.deviation == pytest.approx(sqrt((2 + 6) / 3))
+    return found
 
 
-@pytest.mark.parametrize(
-    "methods", [[], [[5.0], [7.0]], [[5.0, 5.0], [7.0, 7.0, 7.0]], [[Fraction(1, 3)] * 3]]
-)
-def test_there_is_no_spread_without_two_runs_that_differ(methods: list[list[float]]) -> None:
-    assert significance.pool(methods) is None
+def test_the_spread_is_that_of_one_methods_runs() -> None:
+    found = significance.spread_of([10.0, 10.0, 13.0])
+    assert found is not None
+    assert (found.deviation, found.runs) == (pytest.approx(sqrt(3)), 3)
 
 
-def test_variances_are_compared_as_by_levenes_test_around_the_median() -> None:
-    methods = [[50.0, 52.0, 55.0, 51.0], [48.0, 12.0, 71.0], [1.0, 2.0, 4.0, 9.0], [3.0, 90.0]]
-    expected: Any = stats.levene(*methods[:3], center="median")
-    found = significance.brown_forsythe(methods)
-    assert found == pytest.approx(expected.pvalue), "two runs say nothing of their variance"
+def test_one_run_has_no_spread() -> None:
+    assert significance.spread_of([5.0]) is None
+    assert significance.of_mean(None) is None
+    assert significance.of_difference(None, RunSpread(1.0, 3)) is None
 
 
-@pytest.mark.parametrize(
-    "methods", [[], [[1.0, 2.0, 4.0]], [[1.0, 2.0], [3.0, 9.0]], [[5.0] * 3, [7.0] * 4]]
-)
-def test_the_variance_of_one_method_or_of_equal_runs_is_not_compared(
-    methods: list[list[float]],
-) -> None:
-    assert significance.brown_forsythe(methods) is None
+@pytest.mark.parametrize("scores", [[5.0, 5.0], [Fraction(1, 3)] * 3, [1 / 3, 1 / 3, 1 / 3]])
+def test_equal_runs_make_no_difference_certain(scores: list[float]) -> None:
+    spread = significance.spread_of(scores)
+    assert spread == RunSpread(0.0, len(scores), differ=False)
+    assert significance.of_mean(spread) is None
+    assert significance.of_difference(spread, spread) is None
 
 
-def test_two_methods_are_compared_as_by_students_test() -> None:
-    one, other = [50.0, 52.0, 55.0], [48.0, 47.0, 51.0, 50.0]
-    spread = significance.pool([one, other])
-    assert spread is not None
-    expected: Any = stats.ttest_ind(one, other)
-    difference = float(np.mean(one) - np.mean(other))
-    assert significance.p_value(difference, spread, 3, 4) == pytest.approx(expected.pvalue)
+def test_equal_runs_beside_others_take_the_spread_of_these() -> None:
+    """Welch's error and degrees of freedom are then those of the other method alone."""
+    found = compared([5.0, 5.0, 5.0], OTHER)
+    assert found.error == pytest.approx(stats.sem(OTHER))
+    assert found.freedom == pytest.approx(len(OTHER) - 1)
+
+
+def test_close_runs_vary_as_much_as_sampling_lets_them() -> None:
+    """Two runs at 50.0 and 50.1 are luck where 400 responses alone scatter by 2.5 points."""
+    found = significance.spread_of([50.0, 50.1], sampling=2.5**2)
+    assert found == RunSpread(2.5, 2)
+    assert significance.spread_of([50.0, 50.0], sampling=4.0) == RunSpread(2.0, 2, differ=False)
+    wide = significance.spread_of([40.0, 60.0], sampling=2.5**2)
+    assert wide is not None
+    assert wide.deviation == pytest.approx(np.std([40, 60], ddof=1))
+
+
+def test_two_methods_are_compared_as_by_welchs_test() -> None:
+    expected: Any = stats.ttest_ind(ONE, OTHER, equal_var=False)
+    difference = float(np.mean(ONE) - np.mean(OTHER))
+    found = compared(ONE, OTHER)
+    assert found.freedom == pytest.approx(expected.df)
+    assert found.p_value(difference) == pytest.approx(expected.pvalue)
     limits = expected.confidence_interval(0.95)
-    assert difference - significance.reach(spread, 3, 4) == pytest.approx(limits.low)
-    assert difference + significance.reach(spread, 3, 4) == pytest.approx(limits.high)
+    assert difference - found.reach() == pytest.approx(limits.low)
+    assert difference + found.reach() == pytest.approx(limits.high)
 
 
 def test_the_mean_of_one_method_has_students_interval() -> None:
     scores = [50.0, 52.0, 55.0, 51.0]
-    spread = significance.pool([scores])
-    assert spread is not None
+    found = significance.of_mean(significance.spread_of(scores))
+    assert found is not None
     low, high = stats.t.interval(0.95, 3, np.mean(scores), stats.sem(scores))
-    assert 2 * significance.reach(spread, 4) == pytest.approx(high - low)
+    assert 2 * found.reach() == pytest.approx(high - low)
 
 
 @pytest.mark.parametrize("difference", [0.0, 0.3, 2.0, 4.4, 40.0])
 def test_p_goes_with_the_interval(difference: float) -> None:
-    spread = SeedSpread(2.0, 6)
-    reach = significance.reach(spread, 3, 3)
+    found = TDistribution(1.6, 5.5)
     for value in (difference, -difference, Fraction(difference)):
-        assert (significance.p_value(value, spread, 3, 3) < 0.05) == (abs(difference) > reach)
-    assert significance.p_value(0.0, spread, 3, 3) == 1.0
+        for level in (0.05, 0.0158, 0.05 / 6):
+            assert (found.p_value(value) < level) == (abs(difference) > found.reach(level))
+    assert found.p_value(0.0) == 1.0
+
+
+def test_holm_steps_down() -> None:
+    assert significance.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert significance.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert significance.holm([]) == []
+
+
+def test_collapsed_runs_are_compared_as_by_fishers_test() -> None:
+    for n, n_other in itertools.product((1, 3, 5, 8), (2, 5, 15)):
+        for k, k_other in itertools.product(range(n + 1), range(n_other + 1)):
+            table = [[k, n - k], [k_other, n_other - k_other]]
+            expected: Any = stats.fisher_exact(table)
+            found = significance.collapse_p((k, n), (k_other, n_other))
+            assert found == pytest.approx(expected.pvalue), table
+
+
+def welch_t(one: Any, other: Any, axis: int = -1) -> Any:
+    return abs(stats.ttest_ind(one, other, equal_var=False, axis=axis).statistic)
+
+
+def test_two_methods_are_relabelled_in_all_ways() -> None:
+    found = significance.permutation_p(ONE, [OTHER])
+    expected: Any = stats.permutation_test(
+        (ONE, OTHER), welch_t, vectorized=True, n_resamples=np.inf, alternative="greater"
+    )
+    assert found == [pytest.approx(expected.pvalue)]
+
+
+def test_several_methods_are_relabelled_together() -> None:
+    """The largest |t| of each of all 6!/(2!·2!·2!) labellings, one after the other."""
+    control, first, second = [1.0, 2.5], [4.0, 4.75], [1.5, 9.0]
+    runs = [*control, *first, *second]
+    largest = []
+    for order in set(itertools.permutations("ccffss")):
+        groups = {name: [runs[at] for at in range(6) if order[at] == name] for name in "cfs"}
+        largest.append(max(welch_t(groups[name], groups["c"]) for name in "fs"))
+    assert len(largest) == 90
+    own = [welch_t(first, control), welch_t(second, control)]
+    expected = [np.mean([most >= one - 1e-9 for most in largest]) for one in own]
+    assert significance.permutation_p(control, [first, second]) == pytest.approx(expected)
+
+
+def test_more_labellings_than_can_be_enumerated_are_drawn() -> None:
+    """Seven methods of five runs, one of them far ahead: found, the same each time."""
+    generator = np.random.default_rng(4)
+    runs = generator.normal(size=(7, 5))
+    runs[1] += 9
+    found = significance.permutation_p(runs[0].tolist(), runs[1:].tolist())
+    assert found == significance.permutation_p(runs[0].tolist(), runs[1:].tolist())
+    assert 1 / significance.LABELLINGS <= found[0] < 0.01
+    assert min(found[1:]) > 0.2
+
+
+def test_relabelling_holds_its_level_for_any_shape() -> None:
+    """Runs that collapse alike under all methods: any of three is called different in 5 %."""
+    generator = np.random.default_rng(5)
+    called = 0
+    for _ in range(400):
+        runs = generator.normal(size=(4, 3)) - 10 * (generator.random((4, 3)) < 0.3)
+        called += min(significance.permutation_p(runs[0].tolist(), runs[1:].tolist())) <= 0.05
+    assert 0.02 <= called / 400 <= 0.075
+
+
+def test_runs_without_any_spread_are_relabelled_too() -> None:
+    assert significance.permutation_p([5.0] * 3, [[5.0] * 3]) == [1.0]
+    assert significance.permutation_p([5.0] * 3, [[7.0] * 3]) == [pytest.approx(2 / 20)]
 
 
 def final_scores(
@@ -109,22 +190,22 @@ def test_equal_methods_are_seldom_called_different(
 ) -> None:
     """Share of comparisons with vanilla that are called a difference at the 5 % level: at most 7 %.
 
-    400 sweeps of 7 equal methods, 2,400 comparisons for each case, with the project's own spread, p
-    and interval. Simulated are training runs, sampling of responses and selection among equally
-    many checkpoints of each method (their dependence within a run included). Not simulated:
-    families of different sizes, whose maximum is higher the larger they are and of which the table
-    says so, and methods that scatter more than others.
+    400 sweeps of 7 equal methods, 2,400 comparisons for each case, with the project's own p and
+    interval, each for one comparison alone. Simulated are training runs, sampling of responses and
+    selection among equally many checkpoints of each method (their dependence within a run
+    included). Not simulated: families of different sizes, whose maximum is higher the larger they
+    are and of which the table says so.
     """
     generator = np.random.default_rng(10_000 * count + 100 * int(between) + checkpoints)
     called = comparisons = 0
     for _ in range(400):
         scores = final_scores(generator, count, between, checkpoints)
-        spread = significance.pool(scores.tolist())
-        assert spread is not None
         means = scores.mean(axis=1)
-        for mean in means[1:]:
-            shown = significance.p_value(mean - means[0], spread, count, count) < 0.05
-            assert shown == (abs(mean - means[0]) > significance.reach(spread, count, count))
+        for method in range(1, 7):
+            tested = compared(scores[method].tolist(), scores[0].tolist())
+            gap = means[method] - means[0]
+            shown = tested.p_value(gap) < 0.05
+            assert shown == (abs(gap) > tested.reach())
             called, comparisons = called + shown, comparisons + 1
     assert called / comparisons <= 0.07
     # Selection makes the runs of different methods more alike than the spread within a method.
@@ -138,15 +219,13 @@ def test_a_difference_that_is_there_is_found() -> None:
     generator = np.random.default_rng(3)
     found = []
     for _ in range(200):
-        scores = generator.normal(0, 2, (7, 5))
-        scores[1] += 5
-        spread = significance.pool(scores.tolist())
-        assert spread is not None
-        found.append(significance.p_value(scores[1].mean() - scores[0].mean(), spread, 5, 5) < 0.05)
-    assert np.mean(found) > 0.9
+        one, other = generator.normal(0, 2, (2, 5))
+        one += 5
+        tested = compared(one.tolist(), other.tolist())
+        found.append(tested.p_value(one.mean() - other.mean()) < 0.05)
+    assert np.mean(found) > 0.85
 
 
 def test_p_is_a_probability_however_large_the_difference() -> None:
-    adjusted = significance.adjusted([80.0, -20.0, 0.1], SeedSpread(1.2, 60), [5, 5, 5], 5)
-    assert all(0 <= p <= 1 for p in adjusted.p_values)
-    assert adjusted.p_values[0] <= adjusted.p_values[1] < 1e-9
+    found = TDistribution(0.5, 60)
+    assert 0 <= found.p_value(80.0) <= found.p_value(-20.0) < 1e-9
