@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import inf
 
 import numpy as np
 
@@ -153,7 +152,7 @@ def differences(
             replicates = drawn[method][key] - drawn[reference.method][key]
             value = values[method][key] - subtracted[key]
             over_runs = significance.of_difference(own[method][key], spreads[key])
-            gap = estimate(value, over_runs, replicates, -inf, inf)
+            gap = estimate(value, over_runs, replicates, -PERCENT)
             of = (sizes.get(method, 1), sizes.get(reference.method, 1))
             outcome = _outcome(runs, of, over_runs is not None, clocked)
             gaps[method] = Difference(gap, runs, outcome, of)
@@ -207,7 +206,10 @@ def _tested(
         value, reach = float(gap.estimate.value), found.reaches[place]
         corrected[method] = replace(
             gap,
-            estimate=replace(gap.estimate, interval=Interval(value - reach, value + reach)),
+            estimate=replace(
+                gap.estimate,
+                interval=Interval(max(-PERCENT, value - reach), min(PERCENT, value + reach)),
+            ),
             p_value=min(1.0, scale * found.p_values[place]),
             corrected_for=len(tested),
             holm=holm[place],

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Number = Fraction | float
+Real = Fraction | float
 
 CONFIDENCE = 0.95
 LEVEL = 1 - CONFIDENCE
@@ -76,14 +76,14 @@ class TDistribution:
 
         return float(stdtrit(self.freedom, 1 - level / 2)) * self.error
 
-    def p_value(self, value: Number) -> float:
+    def p_value(self, value: Real) -> float:
         """Two-sided p-value of a value whose expectation is zero."""
         from scipy.special import stdtr
 
         return 2 * float(stdtr(self.freedom, -abs(float(value)) / self.error))
 
 
-def spread_of(scores: Sequence[Number], sampling: float = 0.0) -> RunSpread | None:
+def spread_of(scores: Sequence[Real], sampling: float = 0.0) -> RunSpread | None:
     """The spread of a method's runs; None for fewer than two.
 
     `sampling` is the variance that a run's score has by the sampling of responses alone. Two close
@@ -128,7 +128,7 @@ class Adjusted:
 
 
 def adjusted(
-    differences: Sequence[Number], distributions: Sequence[TDistribution], level: float = LEVEL
+    differences: Sequence[Real], distributions: Sequence[TDistribution], level: float = LEVEL
 ) -> Adjusted:
     """Correct the differences of several methods to one control for their number.
 
@@ -237,7 +237,7 @@ def collapse_p(one: tuple[int, int], other: tuple[int, int]) -> float:
     return sum(way for way in ways if way <= ways[k]) / comb(n + n_other, collapsed)
 
 
-def permutation_p(control: Sequence[Number], others: Sequence[Sequence[Number]]) -> list[float]:
+def permutation_p(control: Sequence[Real], others: Sequence[Sequence[Real]]) -> list[float]:
     """The p-value of each method's difference to one control, over relabellings of all runs.
 
     It is the share of labellings whose largest |t| of any method (Welch's) is as large as the

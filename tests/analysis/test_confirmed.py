@@ -266,7 +266,7 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
     squares = [np.var(each, ddof=1) / 3 for each in (*rivals, means["vanilla"])]
     errors = [sqrt(square + squares[2]) for square in squares[:2]]
     correlation = squares[2] / (errors[0] * errors[1])
-    shape = [[1, correlation], [correlation, 1]]
+    shape: Any = [[1, correlation], [correlation, 1]]
     found = json.loads(FORMATS["json"](table))["evidence"]["across"]
     assert [row["method"] for row in found] == ["trust_region", "skd"]
     for place, row in enumerate(found):
