@@ -144,7 +144,7 @@ LATE_S = 120.0
 
 
 def card_check() -> Check:
-    """Names the card; it has no subject."""
+    """The check that names the card; it has no subject."""
     from orchestrator.checks import timing
 
     return Check("card", timing.card, limit_s=120)

@@ -49,7 +49,7 @@ from orchestrator.selection.confirmation import unconfirmed_units, with_confirma
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.study import Study
 
-RENDERED_WITHIN_S = 600.0
+RENDERED_WITHIN_S = 600.0  # a slow disk takes minutes to read transformers
 
 
 def add(parser: Parser) -> None:
