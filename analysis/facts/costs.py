@@ -11,7 +11,7 @@ chosen by its score.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -80,12 +80,9 @@ def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     run = study.reader(unit)
     placement, clocked = placement_of(unit, run), _seconds_by_step(run)
     seconds = _all_of([clocked.get(str(before)) for before in range(step)])
-    tokens = decoded = judged = None
-    steps = _tokens(run)
-    if len(steps) >= step:
-        tokens = _all_of([of_step.responses for of_step in steps[:step]])
-        decoded = _all_of([of_step.student for of_step in steps[:step]])
-        judged = _all_of([of_step.teacher for of_step in steps[:step]])
+    steps, unlogged = _tokens(run)[:step], _StepTokens(None, None, None)
+    steps += [unlogged] * (step - len(steps))
+    tokens, decoded, judged = (_all_of([each[at] for each in steps]) for at in range(3))
     # The supervised stage learns from answers that the teacher decodes and does not score.
     nothing = None if tokens is None else 0.0
     supervised = unit.is_supervised
@@ -124,32 +121,20 @@ def family_costs(study: Study, setup: str) -> dict[str, Cost]:
     return {family: total(costs) for family, costs in costs_of.items()}
 
 
-def total(costs: Iterable[Cost]) -> Cost:
+def total(costs: Sequence[Cost]) -> Cost:
     """Sums of the numbers that are known."""
-    units = timed_steps = repeated = 0
-    placements = frozenset[str]()
-    seconds: Counter[str] = Counter()
-    tokens: list[int | None] = []
-    positions: list[int | None] = []
-    evaluated: list[int | None] = []
+    seconds = Counter[str]()
     for cost in costs:
-        units += cost.units
-        placements |= cost.placements
         seconds.update(cost.seconds)
-        timed_steps += cost.timed_steps
-        repeated += cost.repeated
-        tokens.append(cost.training_tokens)
-        positions.append(cost.teacher_positions)
-        evaluated.append(cost.evaluation_tokens)
     return Cost(
-        units=units,
-        placements=placements,
+        units=sum(cost.units for cost in costs),
+        placements=frozenset[str]().union(*(cost.placements for cost in costs)),
         seconds=dict(seconds),
-        timed_steps=timed_steps,
-        repeated=repeated,
-        training_tokens=_sum(tokens),
-        teacher_positions=_sum(positions),
-        evaluation_tokens=_sum(evaluated),
+        timed_steps=sum(cost.timed_steps for cost in costs),
+        repeated=sum(cost.repeated for cost in costs),
+        training_tokens=_sum([cost.training_tokens for cost in costs]),
+        teacher_positions=_sum([cost.teacher_positions for cost in costs]),
+        evaluation_tokens=_sum([cost.evaluation_tokens for cost in costs]),
     )
 
 
@@ -337,7 +322,8 @@ def curve(study: Study, best: Candidate) -> list[CurvePoint]:
     units = [unit for unit in study.units if unit.id in best.units]
     ids = study.evaluation_ids(units[0].setup)
     points = []
-    for step in evaluated_steps(study, units):
+    runs = [study.reader(unit) for unit in units]
+    for step in evaluated_steps(units[0], runs, ids):
         counts = read_counts(study, best.units, ids, step, best.metric)
         if len(counts) < len(ids):  # fewer than k samples, as where a race dropped it
             continue

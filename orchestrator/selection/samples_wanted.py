@@ -24,19 +24,21 @@ answer.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.config import Evaluation
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling
 from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.records.files import damaged
+from orchestrator.records.rundir import RunReader
 from orchestrator.selection import race, scores
 from orchestrator.selection.study import Study
 
-Rival = tuple[Setting, int]  # a checkpoint in a race: its setting and its step
+Rival = tuple["_SettingRuns", int]  # a checkpoint in a race: its setting and its step
 Wants = dict[str, dict[Sampling, int]]  # unit id → samples for each problem; only missing ones
 
 
@@ -60,11 +62,11 @@ def wants(study: Study) -> Wants:
 
 def confirming_samples(study: Study, unit: Unit) -> Wants:
     """Fresh samples that a confirming unit still needs of the step it confirms; else none."""
-    step = study.confirming.get(unit.id)
-    if step is None or not study.reader(unit).trained:
+    step, run = study.confirming.get(unit.id), study.reader(unit)
+    if step is None or not run.trained:
         return {}
     full = evaluation_protocol.rungs(study.setup_of(unit).evaluation)[-1]
-    return _lacking(study, [unit], step, full, FRESH)
+    return _lacking([run], study.fresh_evaluation_ids(unit.setup), step, full, FRESH)
 
 
 def family_state(study: Study, family: Family) -> FamilyState:
@@ -72,68 +74,105 @@ def family_state(study: Study, family: Family) -> FamilyState:
 
     Raises Damaged if a checkpoint was lost that still wants samples.
     """
-    evaluation = study.setup_of(family[0][0]).evaluation
-    at_once = evaluation_protocol.samples_at_once(evaluation, family[0][0])
-    parts: list[Wants] = []
-    trained = True
+    first, settings = family[0][0], []
     for setting in family:
-        for unit in setting:
-            if unit.trains and not study.reader(unit).trained:
-                trained = False
-            for step in _kept_checkpoints(study, unit):
-                parts.append(_lacking(study, [unit], step, at_once))
+        settings.append(_SettingRuns(setting, [study.reader(unit) for unit in setting]))
+    evaluation, ids = study.setup_of(first).evaluation, study.evaluation_ids(first.setup)
+    at_once = evaluation_protocol.samples_at_once(evaluation, first)
+    parts: list[Wants] = []
+    for setting in settings:
+        for run, steps in zip(setting.runs, setting.kept_steps(), strict=True):
+            for step in steps:
+                parts.append(_lacking([run], ids, step, at_once))
     first_rungs = _union(parts)
     # A race is decided among all checkpoints of a family, and a later one could change which are
     # dropped. So no race begins before every trial is trained and has its first samples.
-    if first_rungs or not trained:
+    if first_rungs or not all(setting.trained for setting in settings):
         return FamilyState(first_rungs, settled=False)
-    next_rung = _next_rung(study, family)
+    best = None
+    if evaluation.rescore:
+        best = scores.best_of(scores.scored_checkpoints(study, family))
+    next_rung = _next_rung(evaluation, ids, settings, best)
     if next_rung:
         return FamilyState(next_rung, settled=False)
-    return FamilyState(_fresh_samples(study, family) if evaluation.rescore else {}, settled=True)
+    if best is None:
+        return FamilyState({}, settled=True)
+    # The samples that selected the best checkpoint favour it: of many checkpoints the one with the
+    # luckiest samples was taken. It gets fresh ones if it still exists.
+    selected = next(each for each in settings if each.units == list(best.setting))
+    fresh: Wants = {}
+    if selected.keeps(best.step):
+        full = evaluation_protocol.rungs(evaluation)[-1]
+        fresh_ids = study.fresh_evaluation_ids(first.setup)
+        fresh = _lacking(selected.runs, fresh_ids, best.step, full, FRESH)
+    return FamilyState(fresh, settled=True)
 
 
-def _next_rung(study: Study, family: Family) -> Wants:
+@dataclass(frozen=True)
+class _SettingRuns:
+    """A setting with the run directories of its seeds."""
+
+    units: Setting
+    runs: list[RunReader]
+
+    @property
+    def trained(self) -> bool:
+        """Whether no seed has training steps left."""
+        pairs = zip(self.units, self.runs, strict=True)
+        return all(run.trained or not unit.trains for unit, run in pairs)
+
+    def kept_steps(self) -> list[Iterable[int]]:
+        """Steps of each seed whose checkpoints were not dropped; the untrained student has one."""
+        if self.units[0].is_untrained:
+            return [[0] for _ in self.runs]
+        return [run.committed_checkpoints() for run in self.runs]
+
+    def keeps(self, step: int) -> bool:
+        """Whether every seed still has the checkpoint."""
+        return all(step in steps for steps in self.kept_steps())
+
+
+def _next_rung(
+    evaluation: Evaluation,
+    ids: Mapping[str, str],
+    settings: Sequence[_SettingRuns],
+    best: scores.ScoredCheckpoint | None,
+) -> Wants:
     """The samples that the first incomplete rung of a race still needs; empty after the race.
 
-    The race is replayed from its beginning. Each rung counts the samples that it had when it was
-    complete, so that samples of later rungs change no earlier decision.
+    `best` is the selected checkpoint if that gets fresh samples, else None. The race is replayed
+    from its beginning. Each rung counts the samples that it had when it was complete, so that
+    samples of later rungs change no earlier decision.
     """
-    evaluation = study.setup_of(family[0][0]).evaluation
     rungs = evaluation_protocol.rungs(evaluation)
     bound = race.Race(evaluation.error, len(rungs), evaluation.indifference / 100)
     rivals: list[Rival] = []
-    for setting in family:
-        for step in scores.evaluated_steps(study, setting):
+    for setting in settings:
+        for step in scores.evaluated_steps(setting.units[0], setting.runs, ids):
             rivals.append((setting, step))
     for rung in rungs[:-1]:
         if len(rivals) < 2:
             break  # a sole survivor skips the rungs between and gets all samples at once
-        rivals, needed = _able_rivals(study, rivals, rung)
+        rivals, needed = _able_rivals(ids, rivals, rung)
         if needed:
             return needed
         if len(rivals) > 1:  # else the others have just left, and nothing is left to compare
-            counts = [_counts(study, benchmark, rivals, n) for benchmark, n in rung.items()]
-            alive = bound.survivors(counts)
-            rivals = list(itertools.compress(rivals, alive))
-    if evaluation.indifference and evaluation.rescore and _is_selected(study, family, rivals):
+            counts = []
+            for benchmark, n in rung.items():
+                full = evaluation_protocol.full_samples(evaluation, benchmark)
+                counts.append(_counts(ids[benchmark], rivals, n, full))
+            rivals = list(itertools.compress(rivals, bound.survivors(counts)))
+    # A checkpoint with more samples, for example from an evaluation in full, is selected before the
+    # winner of the race (`scores.best_of`), which then needs all samples, too.
+    left = [(setting.units, step) for setting, step in rivals]
+    if evaluation.indifference and best is not None and left == [(list(best.setting), best.step)]:
         return {}
-    _, needed = _able_rivals(study, rivals, rungs[-1])
+    _, needed = _able_rivals(ids, rivals, rungs[-1])
     return needed
 
 
-def _is_selected(study: Study, family: Family, rivals: Sequence[Rival]) -> bool:
-    """Whether a sole rival is the selected checkpoint already.
-
-    A checkpoint with more samples, for example from an evaluation in full, is selected before it
-    (`scores.best_of`). The winner of the race then needs all samples, too.
-    """
-    best = scores.best_of(scores.scored_checkpoints(study, family))
-    return best is not None and rivals == [(list(best.setting), best.step)]
-
-
 def _able_rivals(
-    study: Study, rivals: Iterable[Rival], rung: dict[str, int]
+    ids: Mapping[str, str], rivals: Iterable[Rival], rung: Mapping[str, int]
 ) -> tuple[list[Rival], Wants]:
     """Rivals that have or can still get the samples of a rung, and the samples that they lack.
 
@@ -143,38 +182,27 @@ def _able_rivals(
     able: list[Rival] = []
     needed: list[Wants] = []
     for setting, step in rivals:
-        lacks = _lacking(study, setting, step, rung)
-        if lacks and not _is_kept(study, setting, step):
-            continue
-        able.append((setting, step))
-        needed.append(lacks)
+        lacks = _lacking(setting.runs, ids, step, rung)
+        if not lacks or setting.keeps(step):
+            able.append((setting, step))
+            needed.append(lacks)
     return able, _union(needed)
 
 
-def _fresh_samples(study: Study, family: Family) -> Wants:
-    """Fresh samples of the selected checkpoint, if it still exists.
-
-    The samples that selected it favour it: of many checkpoints the one with the luckiest samples
-    was taken.
-    """
-    best = scores.best_of(scores.scored_checkpoints(study, family))
-    if best is None or not _is_kept(study, best.setting, best.step):
-        return {}
-    full = evaluation_protocol.rungs(study.setup_of(best.setting[0]).evaluation)[-1]
-    return _lacking(study, best.setting, best.step, full, FRESH)
-
-
 def _lacking(
-    study: Study, setting: Sequence[Unit], step: int, wanted: dict[str, int], repetition: int = 0
+    runs: Sequence[RunReader],
+    ids: Mapping[str, str],
+    step: int,
+    wanted: Mapping[str, int],
+    repetition: int = 0,
 ) -> Wants:
     """The `wanted` samples (benchmark → n) that each seed of a setting lacks at one checkpoint.
 
-    Raises Damaged if they cannot be taken any more, because the checkpoint was lost.
+    `ids` are the evaluation ids of the `repetition` by benchmark. Raises Damaged if the samples
+    cannot be taken any more, because the checkpoint was lost.
     """
     lacking: Wants = {}
-    for unit in setting:
-        run = study.reader(unit)
-        ids = study.evaluation_ids(unit.setup, repetition)
+    for run in runs:
         for benchmark, n in wanted.items():
             counts = scores.tally(run, ids[benchmark], step)
             if counts is not None and counts.samples >= n:
@@ -184,38 +212,24 @@ def _lacking(
                 raise damaged(
                     run.checkpoint_path(step), "is gone before it was evaluated", run.remedy
                 )
-            lacking.setdefault(unit.id, {})[Sampling(benchmark, step, repetition)] = n
+            lacking.setdefault(run.unit_id, {})[Sampling(benchmark, step, repetition)] = n
     return lacking
 
 
-def _kept_checkpoints(study: Study, unit: Unit) -> Iterable[int]:
-    """Steps whose checkpoints were not dropped; the untrained student always exists."""
-    return [0] if unit.is_untrained else study.reader(unit).committed_checkpoints()
-
-
-def _is_kept(study: Study, setting: Sequence[Unit], step: int) -> bool:
-    """Whether every seed still has the checkpoint."""
-    return all(step in _kept_checkpoints(study, unit) for unit in setting)
-
-
-def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> race.Counts:
-    """Counts of the rivals on one benchmark at the rung of n samples.
+def _counts(evaluation_id: str, rivals: Sequence[Rival], n: int, full: int) -> race.Counts:
+    """Counts of the rivals on one benchmark at the rung of n samples, of `full` in the protocol.
 
     The problems of a setting's seeds stand side by side, as if they were different problems.
     """
-    correct = []
-    samples = []
+    correct, samples = [], []
     for setting, step in rivals:
-        evaluation_id = study.evaluation_ids(setting[0].setup)[benchmark]
-        for unit in setting:
-            counts = scores.tally_at(study.reader(unit), evaluation_id, step, n)
+        for run in setting.runs:
+            counts = scores.tally_at(run, evaluation_id, step, n)
             correct.append(counts.correct)
             samples.append(counts.n)
-    evaluation = study.setup_of(rivals[0][0][0]).evaluation
+    shape = len(rivals), -1
     return race.Counts(
-        np.concatenate(correct).reshape(len(rivals), -1),
-        np.concatenate(samples).reshape(len(rivals), -1),
-        evaluation_protocol.full_samples(evaluation, benchmark),
+        np.concatenate(correct).reshape(shape), np.concatenate(samples).reshape(shape), full
     )
 
 

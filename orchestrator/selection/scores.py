@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.config import Experiment
+from orchestrator.config import Evaluation, Experiment
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.grading.notation import spelled
@@ -304,24 +304,24 @@ def scored_checkpoints(study: Study, family: Family) -> list[ScoredCheckpoint]:
     """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
     scored: list[ScoredCheckpoint] = []
     for setting in family:
-        for step in evaluated_steps(study, setting):
-            scored.append(_scored(study, setting, step))
+        evaluation = study.setup_of(setting[0]).evaluation
+        ids, runs = study.evaluation_ids(setting[0].setup), [study.reader(each) for each in setting]
+        for step in evaluated_steps(setting[0], runs, ids):
+            scored.append(_scored(setting, evaluation, runs, ids, step))
     return scored
 
 
-def evaluated_steps(study: Study, setting: Setting) -> list[int]:
-    """Steps at which all seeds have all benchmarks, without step 0 of a trial.
+def evaluated_steps(first: Unit, runs: Sequence[RunReader], ids: Mapping[str, str]) -> list[int]:
+    """Steps at which all seeds of a setting have all benchmarks, without step 0 of a trial.
 
-    Step 0 is the untrained student, which is a setting of its own.
+    `first` is one of its units. Step 0 is the untrained student, which is a setting of its own.
     """
-    ids = study.evaluation_ids(setting[0].setup).values()
     common: set[int] | None = None
-    for unit in setting:
-        for evaluation_id in ids:
-            steps = set(study.reader(unit).evaluated_steps(evaluation_id))
+    for run in runs:
+        for evaluation_id in ids.values():
+            steps = set(run.evaluated_steps(evaluation_id))
             common = steps if common is None else common & steps
-    steps = sorted(common or ())
-    return steps if setting[0].is_untrained else [step for step in steps if step > 0]
+    return sorted(step for step in common or () if step > 0 or first.is_untrained)
 
 
 def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
@@ -335,23 +335,27 @@ def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
     return max(pool, key=lambda candidate: (candidate.mean, -candidate.step), default=None)
 
 
-def _scored(study: Study, setting: Setting, step: int) -> ScoredCheckpoint:
+def _scored(
+    setting: Setting,
+    evaluation: Evaluation,
+    runs: Sequence[RunReader],
+    ids: Mapping[str, str],
+    step: int,
+) -> ScoredCheckpoint:
     """Score a checkpoint that all seeds have; the seed with the fewest samples counts for all."""
-    evaluation = study.setup_of(setting[0]).evaluation
-    evaluation_ids = study.evaluation_ids(setting[0].setup)
     total = Fraction(0)
     sampled = Fraction(0)
-    for benchmark, evaluation_id in evaluation_ids.items():
+    for benchmark, evaluation_id in ids.items():
         wanted = evaluation_protocol.full_samples(evaluation, benchmark)
         fewest = wanted
-        for unit in setting:
-            counts = tally(study.reader(unit), evaluation_id, step)
+        for run in runs:
+            counts = tally(run, evaluation_id, step)
             assert counts is not None, "only evaluated checkpoints are candidates"
             total += counts.pass_at_1
             fewest = min(fewest, counts.samples)
         sampled += Fraction(fewest, wanted)
     # Each benchmark has the same seeds, so the mean over both is the mean of the means over seeds.
-    mean = total / (len(setting) * len(evaluation_ids))
+    mean = total / (len(runs) * len(ids))
     return ScoredCheckpoint(tuple(setting), step, mean, sampled)
 
 
