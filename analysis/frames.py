@@ -16,16 +16,14 @@ import pandas as pd
 from analysis.facts.columns import BlockKind, records, units_of
 from analysis.facts.costs import unit_cost
 from analysis.facts.evidence import setting_text
+from analysis.facts.units import unit_scores, units_now
 from analysis.labels import AVERAGE, BASE
 from analysis.table.evidence_formats import CELL_UNITS, cell_records
 from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Unit
-from orchestrator.monitor import status
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import COUNTS
-from orchestrator.selection import scores as selection
-from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
 PERCENT = 100
@@ -54,26 +52,18 @@ def trials(study: Study) -> pd.DataFrame:
     `seconds` is the wall-clock of training and evaluation as logged. `method` is `base` for the
     untrained student and empty for a supervised stage.
     """
-    study = with_confirmation(study.snapshot())
-    rows = []
+    study, rows = study.snapshot(), []
     benchmarks: dict[str, str] = {}  # columns with a score of some unit
-    for unit, known in zip(study.units, status.collect(study), strict=True):
-        run = study.reader(unit)
+    for unit, run, known in units_now(study):
         row = _unit_values(unit)
         row |= {"kind": unit.kind, "state": known.state, "step": known.step, "steps": known.steps}
         row["best_step"] = known.best_step
         row["seconds"] = unit_cost(study, unit).total_seconds if run.started else None
         if known.best_step is not None:
-            ids = study.evaluation_ids(unit.setup, FRESH if unit.id in study.confirming else 0)
-            scores = selection.benchmark_scores(run, list(ids.values()), known.best_step)
-            percents = []
-            for benchmark, score in zip(ids, scores, strict=True):
-                if score is not None:
-                    percents.append(PERCENT * score)
-                    row[benchmark] = float(PERCENT * score)
-                    benchmarks[benchmark] = NUMBER
-            average = selection.exact_mean(percents)
-            row["avg"] = average and float(average)
+            ids = study.evaluation_ids(unit.setup, 0 if known.confirms is None else FRESH)
+            for key, score in unit_scores(run, ids).by_step[known.best_step].items():
+                row[key] = float(PERCENT * score)
+                benchmarks |= {} if key == AVERAGE else {key: NUMBER}
         rows.append(row)
     return _frame(rows, TRIAL_COLUMNS | benchmarks | {"seconds": NUMBER})
 

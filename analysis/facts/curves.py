@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from math import sqrt
 from statistics import fmean
 from typing import Any
@@ -12,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from analysis.facts.candidates import Candidate, Selected
-from orchestrator.experiment.methods import METHODS
+from analysis.labels import setup_title
+from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.experiment.units import Unit
+from orchestrator.records.log import Floats, auroc
+from orchestrator.records.rundir import ROLLOUTS, RunReader
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
@@ -69,6 +74,10 @@ class Series:
     def seeds(self) -> int:
         """How many seeds the step with the most of them has."""
         return max(map(len, self.curve.values()), default=0)
+
+    def means(self, factor: float = 1.0) -> dict[float, float]:
+        """The mean over seeds at each step that has a value, times a factor."""
+        return {step: factor * fmean(values) for step, values in self.curve.items() if values}
 
 
 @dataclass(frozen=True)
@@ -145,12 +154,39 @@ def best_settings(
     return best
 
 
-def selected_settings(
-    study: Study, setup: str, chosen: Iterable[Selected]
-) -> dict[str, ScoredSetting]:
-    """`best_settings` of one setup; `chosen` may have the checkpoints of all setups."""
-    own = [selected for selected in chosen if selected.setup == setup]
-    return best_settings(read_settings(study, setup), own)
+@dataclass(frozen=True)
+class SetupRuns:
+    """The runs of one setup that its curves and figures show, with each method's `best` setting.
+
+    `chosen` are its selected checkpoints. `untrained` is the untrained student's mean pass@1 in
+    [0, 1], None before it is evaluated.
+    """
+
+    name: str
+    title: str
+    study: Study
+    settings: list[ScoredSetting]
+    chosen: list[Selected]
+    best: dict[str, ScoredSetting]
+    untrained: float | None
+
+    def candidates(self, method: str) -> tuple[Candidate, ...]:
+        """The checkpoints that a method's best one was selected from."""
+        return next((each.pool for each in self.chosen if each.best.method == method), ())
+
+    def best_of(self, methods: Sequence[str]) -> list[ScoredSetting]:
+        return [self.best[method] for method in methods if method in self.best]
+
+
+def setup_runs(study: Study, selected: Iterable[Selected]) -> list[SetupRuns]:
+    """The runs of each setup; `selected` are the checkpoints of all setups."""
+    untrained, selected, found = base_scores(study), list(selected), []
+    for name in study.experiment.setups:
+        settings = read_settings(study, name)
+        own = [each for each in selected if each.setup == name]
+        title, best = setup_title(name, study.experiment.setups), best_settings(settings, own)
+        found.append(SetupRuns(name, title, study, settings, own, best, untrained.get(name)))
+    return found
 
 
 def score_series(setting: ScoredSetting, untrained: float | None) -> Series:
@@ -259,3 +295,104 @@ def last_means(logged: Mapping[str, Series]) -> dict[str, float]:
     """Mean over seeds of each quantity that the last logged step has."""
     last = {key: series.curve[max(series.curve)] for key, series in logged.items()}
     return {key: fmean(values) for key, values in last.items() if values}
+
+
+# --- the teacher's support of a run's first rollouts, and how well it separates correct ones ---
+
+POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
+SCORED = ("teacher_log_prob", "log_ratio", "reward")  # a rollout may lack any of them
+
+
+@dataclass(frozen=True)
+class SupportPoint:
+    """Rollouts of a run's first steps, pooled.
+
+    `log_prob` is the mean teacher log-prob of a sampled token (nats); `auroc` the probability that
+    a correct rollout has a higher mean_t(log q − log p) than an incorrect one; `reward` the share
+    of correct rollouts. The margins are half of the 95 % intervals over the pooled steps, None of
+    fewer than two.
+    """
+
+    method: str
+    epsilon: float | None  # None: pure student rollouts
+    warmup: int | None  # steps after which the method has faded; None: it never does
+    seed: int
+    log_prob: float
+    auroc: float
+    reward: float
+    log_prob_margin: float | None = None
+    auroc_margin: float | None = None
+
+
+def budgets() -> dict[str, str | None]:
+    """The methods that have points, with the knob of their KL budget; the reference has none."""
+    return {REFERENCE: None} | {method: row.budget for method, row in METHODS.items() if row.budget}
+
+
+def support_points(study: Study, settings: Iterable[ScoredSetting]) -> list[SupportPoint]:
+    """A point for each run whose first steps are complete.
+
+    Only the reference and methods with a KL budget have points.
+    """
+    points = []
+    for setting in settings:
+        if setting.method not in budgets():
+            continue
+        for unit in setting.units:
+            run = study.reader(unit)
+            if run.next_step < min(POOLED_STEPS, unit.steps):
+                continue
+            pooled = run.derived(ROLLOUTS, f"support of {POOLED_STEPS} steps", partial(_pool, run))
+            if pooled is not None:
+                budget = budgets()[setting.method]
+                epsilon = setting.knobs[budget] if budget else None
+                point = SupportPoint(setting.method, epsilon, setting.warmup, unit.seed, *pooled)
+                points.append(point)
+    return points
+
+
+def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | None] | None:
+    """The numbers of a run's first rollouts, margins last; None where the AUROC is missing."""
+    rows = []  # step, length, then SCORED
+    for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()):
+        values = [row[name] for name in ("step", "length", *SCORED)]
+        if None not in values:
+            rows.append(values)
+    rollouts = np.array(rows, dtype=float).reshape(-1, 2 + len(SCORED))
+    separability = _separability(rollouts)
+    if separability is None:
+        return None
+    reward = float(rollouts[:, 4].mean())
+    steps = np.unique(rollouts[:, 0])
+    if len(steps) < 2:
+        return _log_prob(rollouts), separability, reward, None, None
+    log_probs, separabilities = [], []  # each with one of the steps left out
+    for step in steps:
+        others = rollouts[rollouts[:, 0] != step]
+        log_probs.append(_log_prob(others))
+        separabilities.append(_separability(others))
+    margins = jackknife_margin(log_probs), jackknife_margin(separabilities)
+    return _log_prob(rollouts), separability, reward, *margins
+
+
+def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
+    """Half of a 95 % interval from m values, each with one of m steps left out.
+
+    None where a value is missing. The margin is 1.96 √((m − 1)/m Σ (θ₋ᵢ − θ̄)²) (Efron and
+    Tibshirani, "An Introduction to the Bootstrap", §11.2). Steps are left out and not rollouts,
+    since the rollouts of a step share their policy and their prompts.
+    """
+    values = [value for value in left_out if value is not None]
+    if len(values) < 2 or len(values) < len(left_out):
+        return None
+    return Z * float(np.sqrt((len(values) - 1) * np.var(values)))
+
+
+def _log_prob(rollouts: Floats) -> float:
+    """Mean over tokens: each rollout weighs as much as its length."""
+    return float(np.average(rollouts[:, 2], weights=rollouts[:, 1]))
+
+
+def _separability(rollouts: Floats) -> float | None:
+    """AUROC of the mean log-ratio for the reward; None unless both rewards occur."""
+    return auroc(rollouts[:, 3], rollouts[:, 4])

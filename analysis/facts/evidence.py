@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 from analysis.facts.candidates import Selected
+from analysis.facts.curves import SetupRuns, setup_runs
 from analysis.facts.intervals import CONFIDENCE, Interval
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
@@ -111,6 +113,33 @@ class Difference:
     def shown(self) -> bool:
         """Whether the difference is shown to be one, at the 5 % level."""
         return self.p_value is not None and self.p_value < 1 - CONFIDENCE
+
+
+FARTHEST = 20.0  # points on either side of Vanilla that an axis shows at most
+
+
+@dataclass(frozen=True)
+class GapAxis:
+    """An axis of differences in points, from `low` to `high`."""
+
+    low: float
+    high: float
+
+    @staticmethod
+    def ends(differences: Iterable[Difference]) -> tuple[float, float]:
+        """The ends of an axis that holds zero and the intervals, as far as FARTHEST points.
+
+        A method that collapses would otherwise flatten the intervals of all others.
+        """
+        low, high = -1.0, 1.0
+        for difference in differences:
+            low = min(low, difference.estimate.interval.low)
+            high = max(high, difference.estimate.interval.high)
+        return max(-FARTHEST, low), min(FARTHEST, high)
+
+    def share(self, value: float) -> float:
+        """The place of a value from 0 to 1; that of the nearer end for a value beyond."""
+        return (min(self.high, max(self.low, value)) - self.low) / (self.high - self.low)
 
 
 @dataclass(frozen=True)
@@ -358,7 +387,8 @@ class Facts:
     `scores` maps setup and method to the exact scores in percent by column, by the `metric`. `rows`
     have the same with all that they rest on, by setup and method in the order of the table;
     `confirmed` has the confirmed checkpoints of the families that are settled by now,
-    `across` their differences to vanilla over several setups, `costs` what each cost.
+    `across` their differences to vanilla over several setups, `costs` what each cost. `missing`
+    counts the units that still need training or samples.
     `notes` say what is missing or small, `verdict` what may be said of the methods. What the
     `depth` leaves out is empty, and `overview` None.
     """
@@ -373,6 +403,7 @@ class Facts:
     confirmed: tuple[ConfirmedRow, ...] = ()
     across: tuple[MeanDifference, ...] = ()
     costs: tuple[CostRow, ...] = ()
+    missing: int = 0
     notes: tuple[str, ...] = ()
     verdict: Verdict = field(default_factory=Verdict)
     overview: Overview | None = None
@@ -380,6 +411,11 @@ class Facts:
     @property
     def experiment(self) -> Experiment:
         return self.study.experiment
+
+    @cached_property
+    def runs(self) -> list[SetupRuns]:
+        """The runs of each setup that curves and figures show; read when first asked for."""
+        return setup_runs(self.study, self.selected)
 
     def find(self, setup: str, method: str) -> RowEvidence | None:
         """The selected checkpoint of a method in a setup, with its evidence."""

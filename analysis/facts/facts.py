@@ -73,9 +73,12 @@ def facts(
         label = benchmark_label(key, study.experiment.setups[setup].evaluation.benchmarks[key])
         until_then = "rows are selected on the other columns until then"
         remarks.append(f"waiting for {label}: {until_then}")
+    missing = len(missing_units(study))
+    if missing:
+        remarks.append(f"partial: {len(study.units) - missing} of {len(study.units)} units done")
     remarks += notes(study, [] if awaited else chosen)
     study.remember()
-    return replace(found, notes=tuple(remarks), verdict=verdict(found))
+    return replace(found, missing=missing, notes=tuple(remarks), verdict=verdict(found))
 
 
 def _rescored(study: Study, selected: Selected, metric: Metric) -> Selected | None:
@@ -153,11 +156,8 @@ def _without(study: Study, awaited: list[tuple[str, str]]) -> Study:
 
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:
-    """Notes that a reader of the table needs: missing units and samples, spread, small benchmarks."""
+    """Notes that a reader of the table needs: missing samples, spread, small benchmarks."""
     found = []
-    missing = len(missing_units(study))
-    if missing:
-        found.append(f"partial: {len(study.units) - missing} of {len(study.units)} units done")
     spreads: dict[str, list[str]] = {}  # of each setup
     small: dict[str, None] = {}
     for selected in chosen:

@@ -10,11 +10,13 @@ from typing import Any
 
 from orchestrator.data.benchmarks import overlap_lines
 from orchestrator.records.clock import seconds_spent, worked
+from orchestrator.records.provenance import file_sha256_at
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.results_folder import folder_of, submits
 from orchestrator.selection.study import Study
 
 Document = Mapping[str, Any]
+LOCK = "docker/lock/runtime.txt"  # versions of all packages, in a checkout
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,19 @@ class TrainingData:
     setup: str
     counts: Mapping[str, Any]
     overlap: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CodeState:
+    """A state of the code that so many `units` were made with: its commit, whether it was changed
+    (`dirty`, None if unknown), the sha256 of its lock and the versions of its packages.
+    """
+
+    commit: str | None
+    dirty: bool | None
+    versions: Mapping[str, str | None]
+    lock_sha256: str | None
+    units: int
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,22 @@ def _origins(started: Iterable[tuple[str, RunReader]]) -> tuple[Origin, ...]:
     return tuple(origins)
 
 
+def code_states(study: Study) -> list[CodeState]:
+    """Each state of the code that a study's units were made with."""
+    units = Counter[str]()  # by the state as JSON, since a dict is no key
+    for unit in study.units:
+        origin = study.reader(unit).provenance()
+        dirty = None if origin.get("dirty_diff") is None else bool(origin["dirty_diff"])
+        state = {"commit": origin.get("commit"), "dirty": dirty}
+        units[json.dumps(state | {"versions": origin.get("versions", {})}, sort_keys=True)] += 1
+    states = []
+    for text, count in sorted(units.items()):
+        state = json.loads(text)
+        lock = file_sha256_at(state["commit"], LOCK) if state["commit"] else None
+        states.append(CodeState(**state, lock_sha256=lock, units=count))
+    return states
+
+
 def _commit_text(origin: Document) -> str:
     """`1a2b3c… with uncommitted changes`."""
     if origin.get("commit") is None:
@@ -160,3 +191,12 @@ def _data(study: Study) -> Iterator[TrainingData]:
             overlap = counts.pop("overlap", {})
             lines = overlap_lines(setup, overlap, counts.get("prompts", 0))
             yield TrainingData(name, counts, tuple(lines))
+
+
+def leaves(values: Document, between: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested document, each with the keys that lead to it."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, between, f"{prefix}{key}{between}")
+        else:
+            yield f"{prefix}{key}", value

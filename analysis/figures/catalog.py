@@ -1,16 +1,14 @@
-"""The list of figures, and the runs of each setup that they are drawn from."""
+"""The list of figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from analysis.facts import curves
 from analysis.facts.evidence import Facts
 from analysis.figures import probed, setup_map, sweep, tradeoff, training
 from analysis.figures.panels import WIDTH
-from analysis.figures.picture import Picture, SetupRuns
-from analysis.labels import setup_title
+from analysis.figures.picture import Picture
 
 MAPPED = 3  # setups from which on the map is drawn; two are compared as well in the table
 # In the order of the report.
@@ -28,22 +26,11 @@ def pictures(facts: Facts, width: float = WIDTH) -> Iterator[Picture]:
     """
     if len(facts.experiment.setups) >= MAPPED:
         yield replace(setup_map.picture(facts), width=width)
-    for data in _setups(facts):
+    for data in facts.runs:
         for figure in FIGURES:
             yield replace(figure(data), width=width)
 
 
 def trajectory_pictures(facts: Facts) -> Iterator[Picture]:
     """The trajectories of each setup: one second to draw, where all figures take several."""
-    return map(training.trajectories, _setups(facts))
-
-
-def _setups(facts: Facts) -> Iterator[SetupRuns]:
-    study = facts.study
-    untrained = curves.base_scores(study)
-    for name in study.experiment.setups:
-        settings = curves.read_settings(study, name)
-        own = [selected for selected in facts.selected if selected.setup == name]
-        best = curves.best_settings(settings, own)
-        title = setup_title(name, study.experiment.setups)
-        yield SetupRuns(name, title, facts, settings, own, best, untrained.get(name))
+    return map(training.trajectories, facts.runs)

@@ -1,4 +1,4 @@
-"""A figure with its caption and its files, and the runs that the figures of a setup show."""
+"""A figure with its caption and its files, and the words on the seeds behind its lines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from typing import Any, Literal
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from analysis.facts import curves
-from analysis.facts.candidates import Candidate, Selected
-from analysis.facts.curves import ScoredSetting, Series
-from analysis.facts.evidence import Facts
+from analysis.facts.curves import Series, SetupRuns, problem_margin
 from analysis.figures.panels import WIDTH, styled
 from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.records.files import write_atomically
@@ -65,46 +62,21 @@ class Picture:
         return None if self.drawing is None else self.drawing(width=self.width)
 
 
-@dataclass(frozen=True)
-class SetupRuns:
-    """The runs of one setup that its figures are drawn from, with each method's `best` setting.
-
-    `untrained` is the untrained student's mean pass@1 in [0, 1], None before it is evaluated.
-    """
-
-    name: str
-    title: str
-    facts: Facts
-    settings: list[ScoredSetting]
-    chosen: list[Selected]
-    best: dict[str, ScoredSetting]
-    untrained: float | None
-
-    def candidates(self, method: str) -> tuple[Candidate, ...]:
-        """The checkpoints that a method's best one was selected from."""
-        for selected in self.chosen:
-            if selected.best.method == method:
-                return selected.pool
-        return ()
-
-    def best_of(self, methods: Sequence[str]) -> list[ScoredSetting]:
-        return [self.best[method] for method in methods if method in self.best]
-
-    def scores_basis(self, lines: Sequence[Series]) -> str:
-        """Say how many seeds the lines of scores rest on, and how far a single seed may be off."""
-        counts = sorted({line.seeds for line in lines} - {0})
-        if not counts:
-            return ""
-        if counts[-1] > 1:
-            seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-            return f"Means over {seeds} seeds; bands: ±1 standard deviation over seeds."
-        methods = {line.method for line in lines}
-        margin = 0.0  # the widest of all lines
-        for selected in self.chosen:
-            if selected.best.method in methods:
-                margin = max(margin, curves.problem_margin(selected.best) or 0.0)
-        text = "One seed each: another one moves a line by several points."
-        return f"{text} 95 % over problems: up to ±{100 * margin:.1f} points." if margin else text
+def scores_basis(data: SetupRuns, lines: Sequence[Series]) -> str:
+    """Say how many seeds the lines of scores rest on, and how far a single seed may be off."""
+    counts = sorted({line.seeds for line in lines} - {0})
+    if not counts:
+        return ""
+    if counts[-1] > 1:
+        seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return f"Means over {seeds} seeds; bands: ±1 standard deviation over seeds."
+    methods = {line.method for line in lines}
+    margin = 0.0  # the widest of all lines
+    for selected in data.chosen:
+        if selected.best.method in methods:
+            margin = max(margin, problem_margin(selected.best) or 0.0)
+    text = "One seed each: another one moves a line by several points."
+    return f"{text} 95 % over problems: up to ±{100 * margin:.1f} points." if margin else text
 
 
 # --- files: the same numbers give the same bytes ---

@@ -11,10 +11,11 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.facts import probe
+from analysis.facts.curves import SetupRuns
+from analysis.facts.probe import Gain
 from analysis.figures import panels
-from analysis.figures.picture import NOT_PROBED, Caption, Picture, SetupRuns
-from analysis.probe import gains as probe
-from analysis.probe.gains import Gain
+from analysis.figures.picture import NOT_PROBED, Caption, Picture
 
 # --- success of continued prefixes: TRB's over vanilla's (paper, "Early-Training Comparisons") ---
 
@@ -43,13 +44,9 @@ def draw_continuation(
     axes = figure.subplots()
     lengths = sorted(set().union(*gains.values()))
     for index, (continuer, own) in enumerate(gains.items()):
-        defined: dict[int, tuple[float, float | None, float | None]] = {}
-        heights: dict[int, float] = {}
-        for place, t in enumerate(lengths):
-            gain = own.get(t)
-            if gain is not None:
-                defined[place] = gain
-                heights[place] = 100 * gain[0]
+        known = {place: own.get(t) for place, t in enumerate(lengths)}
+        defined = {place: gain for place, gain in known.items() if gain is not None}
+        heights = {place: 100 * gain[0] for place, gain in defined.items()}
         color, hatch = FILLS[continuer]
         label = f"continued by the {continuer}"
         bars = {"facecolor": color, "hatch": hatch, "label": label, "edgecolor": "white"}
@@ -79,7 +76,7 @@ def draw_continuation(
 
 def continuation(data: SetupRuns) -> Picture:
     """The gains that the continuation probe of a setup found."""
-    gains = probe.continuation_gains(data.facts.study, data.name)
+    gains = probe.continuation_gains(data.study, data.name)
     if not gains:
         return Picture(CONTINUATION, data.name, missing=NOT_PROBED)
     return Picture(
@@ -211,7 +208,7 @@ def _has_glyph(char: str) -> bool:
 
 def overview(data: SetupRuns) -> Picture:
     """One prefix of the continuation probe of a setup, with its trust regions."""
-    example = probe.example(data.facts.study, data.name)
+    example = probe.example(data.study, data.name)
     if not example:
         return Picture(OVERVIEW, data.name, missing=NOT_PROBED)
     return Picture(OVERVIEW, data.name, partial(draw_overview, example, data.title))

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.facts.evidence import Difference, Facts
+from analysis.facts.probe import Gain, continuation_gains
 from analysis.figures import panels
 from analysis.figures.picture import Caption, Picture
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import signed, tenths_text
-from analysis.probe.gains import Gain, continuation_gains
 from orchestrator.experiment.methods import REFERENCE
 
 CAPTION = Caption(

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.facts import curves
-from analysis.facts.curves import MethodGrid, ScoredSetting, SeedMean
+from analysis.facts.curves import MethodGrid, ScoredSetting, SeedMean, SetupRuns
 from analysis.figures import panels
-from analysis.figures.picture import Caption, Picture, SetupRuns
+from analysis.figures.picture import Caption, Picture
 from analysis.labels import method_label
 from orchestrator.experiment.methods import REFERENCE
 

@@ -13,10 +13,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.facts import early_rollouts
-from analysis.facts.early_rollouts import POOLED_STEPS, SupportPoint
+from analysis.facts import curves
+from analysis.facts.curves import POOLED_STEPS, SetupRuns, SupportPoint
 from analysis.figures import panels
-from analysis.figures.picture import Caption, Picture, SetupRuns
+from analysis.figures.picture import Caption, Picture
 from orchestrator.experiment.methods import METHODS
 
 CAPTION = Caption(
@@ -56,34 +56,16 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = panels.WIDTH
     for point in sorted(points, key=lambda point: point.epsilon or 0):
         paths[_schedule(point), point.seed].append(point)
     for path in paths.values():
-        xs, ys = [], []
-        for point in path:
-            xs.append(point.log_prob)
-            ys.append(point.auroc)
+        xs, ys = [point.log_prob for point in path], [point.auroc for point in path]
         axes.plot(xs, ys, color=panels.GRAY, linewidth=0.7, zorder=1)
+    cross: Any = {"fmt": "none", "ecolor": panels.GRAY, "elinewidth": 0.8, "zorder": 1.5}
+    disc: Any = {"edgecolors": panels.BLACK, "linewidths": 0.6, "zorder": 2}
     for point in points:
-        axes.errorbar(
-            point.log_prob,
-            point.auroc,
-            xerr=point.log_prob_margin,
-            yerr=point.auroc_margin,
-            fmt="none",
-            ecolor=panels.GRAY,
-            elinewidth=0.8,
-            zorder=1.5,
-        )
-        axes.scatter(
-            point.log_prob,
-            point.auroc,
-            s=sizes[point.epsilon] ** 2,
-            c=[100 * point.reward],
-            norm=norm,
-            cmap=COLORS,
-            marker=markers[_schedule(point)],
-            edgecolors=panels.BLACK,
-            linewidths=0.6,
-            zorder=2,
-        )
+        x, y = point.log_prob, point.auroc
+        axes.errorbar(x, y, xerr=point.log_prob_margin, yerr=point.auroc_margin, **cross)
+        size, marker = sizes[point.epsilon] ** 2, markers[_schedule(point)]
+        color = {"c": [100 * point.reward], "norm": norm, "cmap": COLORS}
+        axes.scatter(x, y, s=size, marker=marker, **color, **disc)
     figure.colorbar(ScalarMappable(norm, COLORS), ax=axes, label="correct rollouts (%)")
     axes.set_xlabel("mean teacher log-prob of sampled tokens (nats)")
     axes.set_ylabel("AUROC of the teacher-support score")
@@ -111,9 +93,7 @@ def _sizes(points: Sequence[SupportPoint]) -> dict[float | None, float]:
     budgets = sorted({point.epsilon for point in points if point.epsilon is not None})
     step = 7 / max(1, len(budgets) - 1)
     sizes: dict[float | None, float] = {None: 11}
-    for index, budget in enumerate(budgets):
-        sizes[budget] = 5 + step * index
-    return sizes
+    return sizes | {budget: 5 + step * index for index, budget in enumerate(budgets)}
 
 
 def _markers(points: Sequence[SupportPoint]) -> dict[FadedMethod, str]:
@@ -143,11 +123,7 @@ def _legend(
         label = panels.setting_text(method, knobs)
         handles.append(Line2D([], [], label=label, marker=marker, **outline))
     # Sizes are shown by a filled disc, which is the shape of no schedule.
-    filled: dict[str, Any] = {
-        "color": "none",
-        "markerfacecolor": panels.GRAY,
-        "markeredgecolor": "none",
-    }
+    filled: Any = {"color": "none", "markerfacecolor": panels.GRAY, "markeredgecolor": "none"}
     for budget, size in sizes.items():
         if budget is not None:
             label = f"size: {panels.EPSILON}={budget:g}"
@@ -159,9 +135,9 @@ def _legend(
 
 def picture(data: SetupRuns) -> Picture:
     """Support against separability of the first rollouts, a point for each run."""
-    points = early_rollouts.support_points(data.facts.study, data.settings)
+    points = curves.support_points(data.study, data.settings)
     if not points:
-        methods = ", ".join(early_rollouts.budgets())
+        methods = ", ".join(curves.budgets())
         steps = f"{POOLED_STEPS} steps done with correct and incorrect rollouts"
         return Picture(CAPTION, data.name, missing=f"no run of {methods} has its first {steps}")
     return Picture(CAPTION, data.name, partial(draw, points, data.title), BASIS)

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from analysis.facts import curves
 from analysis.facts.costs import CurvePoint, curve, incomparable
-from analysis.facts.curves import Series
+from analysis.facts.curves import Series, SetupRuns
 from analysis.facts.evidence import MEASURES
 from analysis.figures import panels
-from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
+from analysis.figures.picture import COMPARED, Caption, Picture, scores_basis
 from analysis.labels import AVERAGE, BASE
 from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.records.log import COLUMNS, Column, Steps
@@ -92,7 +92,7 @@ def trajectories(data: SetupRuns) -> Picture:
     if not any(line.curve for line in lines):
         missing = "no checkpoint has been evaluated on all benchmarks yet"
         return Picture(TRAJECTORIES, data.name, missing=missing)
-    basis = data.scores_basis(lines)
+    basis = scores_basis(data, lines)
     return Picture(
         TRAJECTORIES, data.name, partial(draw_trajectories, lines, data.title, basis), basis
     )
@@ -109,10 +109,7 @@ COST = Caption(
     "Time is that of the machine as it was, with whatever ran beside it; a method on other hardware than vanilla's has "
     "no line there.",
 )
-AXES = {
-    "updates": "updates",
-    "time": "seconds of a GPU, or a core",
-}
+AXES = {"updates": "updates", "time": "seconds of a GPU, or a core"}
 
 
 @panels.styled()
@@ -137,10 +134,10 @@ def cost(data: SetupRuns) -> Picture:
     points_of: dict[str, Sequence[CurvePoint]] = {}
     for selected in data.chosen:
         if selected.best.method != BASE:
-            points_of[selected.best.method] = curve(data.facts.study, selected.best)
+            points_of[selected.best.method] = curve(data.study, selected.best)
     by_measure: dict[str, list[Series]] = {}
     for measure in AXES:
-        left_out = incomparable(data.facts.study, points_of, measure)
+        left_out = incomparable(data.study, points_of, measure)
         for method, points in points_of.items():
             if method not in left_out:
                 by_measure.setdefault(measure, []).append(series(points, measure))
@@ -148,7 +145,7 @@ def cost(data: SetupRuns) -> Picture:
     if by_measure.keys() <= {"updates"}:
         missing = "no method has an evaluated checkpoint whose time was logged"
         return Picture(COST, data.name, missing=missing)
-    basis = data.scores_basis(by_measure["updates"])
+    basis = scores_basis(data, by_measure["updates"])
     return Picture(COST, data.name, partial(draw_cost, by_measure, data.title), basis)
 
 
@@ -212,14 +209,14 @@ def entropy(data: SetupRuns) -> Picture:
     entropy: list[Series] = []
     scores: list[Series] = []
     for setting in data.best_of(COMPARED):
-        entropy += curves.metric_series(data.facts.study, setting, ["teacher_entropy"]).values()
+        entropy += curves.metric_series(data.study, setting, ["teacher_entropy"]).values()
         if setting.scores:
             scores.append(curves.score_series(setting, data.untrained))
     if not entropy:
         missing = "no step of vanilla or of the chosen trust_region run has a teacher entropy yet"
         return Picture(ENTROPY, data.name, missing=missing)
     warmup = data.best[PROPOSED].warmup if PROPOSED in data.best else None
-    basis = data.scores_basis(scores or entropy)
+    basis = scores_basis(data, scores or entropy)
     drawing = partial(draw_entropy, entropy, scores, warmup, data.title, basis)
     return Picture(ENTROPY, data.name, drawing, basis)
 
@@ -305,7 +302,7 @@ def diagnostics(data: SetupRuns) -> Picture:
     seeds = 0
     for setting in data.best_of([*COMPARED, INJECTION]):
         keys = [REPLACED] if setting.method == INJECTION else list(PANELS)
-        for key, line in curves.metric_series(data.facts.study, setting, keys).items():
+        for key, line in curves.metric_series(data.study, setting, keys).items():
             columns[key].append(line)
             seeds = max(seeds, line.seeds)
     if not seeds:

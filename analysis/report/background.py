@@ -5,7 +5,7 @@ parameters and provenance.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,8 @@ from urllib.parse import quote
 
 from analysis.facts import curves
 from analysis.facts.costs import PHASES, Cost, family_costs, total
-from analysis.facts.curves import ScoredSetting
 from analysis.facts.evidence import Facts
-from analysis.facts.provenance import Provenance
+from analysis.facts.provenance import Provenance, leaves
 from analysis.labels import BASE, benchmark_label, method_label, order_methods, setup_title
 from analysis.report.scores import PERCENT, QUANTITIES
 from orchestrator.config import Model, Setup
@@ -29,9 +28,11 @@ from orchestrator.sheet import Cell, Sheet
 def diagnostics(facts: Facts) -> dict[str, list[tuple[str, Sheet]]]:
     """Title of a setup → logged quantities of the selected runs, a column for each method."""
     found = {}
-    for name in facts.experiment.setups:
-        best = curves.selected_settings(facts.study, name, facts.selected)
-        steps = _warmup(best)
+    for runs in facts.runs:
+        best = runs.best
+        # The warmup of the first selected method that fades into vanilla, in the table's order.
+        fading = [best[method].warmup for method in METHODS if method in best]
+        steps = next((warmup for warmup in fading if warmup is not None), None)
         early, last = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
         for method in order_methods(best):
             logged = curves.metric_series(facts.study, best[method], list(QUANTITIES))
@@ -40,14 +41,8 @@ def diagnostics(facts: Facts) -> dict[str, list[tuple[str, Sheet]]]:
                 last[method] = curves.last_means(logged)
         sheets = [(f"Mean over the first {steps} steps", _by_quantity(early))] if steps else []
         sheets.append(("Last step", _by_quantity(last)))
-        found[setup_title(name, facts.experiment.setups)] = sheets if last else []
+        found[runs.title] = sheets if last else []
     return found
-
-
-def _warmup(best: Mapping[str, ScoredSetting]) -> int | None:
-    """The warmup of the first selected method that fades into vanilla, in the table's order."""
-    fading = [best[method].warmup for method in METHODS if method in best]
-    return next((steps for steps in fading if steps is not None), None)
 
 
 def _by_quantity(means: Mapping[str, Mapping[str, float]]) -> Sheet:
@@ -78,7 +73,7 @@ def costs(facts: Facts) -> dict[str, tuple[Sheet, str]]:
     found = {}
     for name in facts.experiment.setups:
         of_setup = family_costs(facts.study, name)
-        everything, words = total(of_setup.values()), list[str]()
+        everything, words = total([*of_setup.values()]), list[str]()
         if everything.total_seconds is not None:
             words.append(f"{duration_in_words(everything.total_seconds)} in all.")
         if everything.repeated:
@@ -296,15 +291,6 @@ def period_text(start: float, end: float) -> str:
 
 def _moment_text(time: datetime) -> str:
     return f"{time.day} {time:%B %Y}, {time:%H:%M}"
-
-
-def leaves(values: Mapping[str, Any], between: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested document, each with the keys that lead to it."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, between, f"{prefix}{key}{between}")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def plain(value: Any) -> str:

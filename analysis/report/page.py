@@ -22,6 +22,7 @@ from analysis.facts.provenance import provenance
 from analysis.figures.catalog import pictures
 from analysis.frames import trials, trials_csv
 from analysis.labels import method_label, order_methods
+from analysis.numbers import signed
 from analysis.report import background, samples, scores
 from analysis.table import formats
 from analysis.table.model import Table, table_of
@@ -134,6 +135,7 @@ def _environment() -> Environment:
         "image": scores.image,
         "label": method_label,
         "shortened": samples.shortened,
+        "signed": signed,
     }
     return environment
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
-from analysis.facts import curves
+from analysis.facts import curves, probe
 from analysis.facts.columns import (
     GAP,
     LIMITS,
@@ -21,20 +22,27 @@ from analysis.facts.columns import (
     P,
     captions,
 )
-from analysis.facts.curves import Curve, ScoredSetting
-from analysis.facts.evidence import ONE_RUN, Difference, Facts, setting_text, with_interval
+from analysis.facts.comparison import compare_all
+from analysis.facts.curves import Curve, ScoredSetting, SetupRuns
+from analysis.facts.evidence import (
+    ONE_RUN,
+    Difference,
+    Facts,
+    GapAxis,
+    setting_text,
+    with_interval,
+)
 from analysis.facts.verdict import brief_intervals, explanation, headline
 from analysis.figures.panels import method_style
 from analysis.figures.picture import Picture, to_bytes
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
-from analysis.numbers import signed, tenths_text
-from analysis.probe import gains
-from analysis.table.compare import checkpoints_text, compare_all
+from analysis.table.compare import checkpoints_text
 from analysis.table.compare import explanation as comparison_notes
 from analysis.table.compare import sheet_of as comparison_sheet
 from analysis.table.evidence_formats import (
     blocks,
     by_setup,
+    number_text,
     row_cells,
     score_text,
     sheet_of,
@@ -53,41 +61,32 @@ QUANTITIES: Mapping[str, Column] = {
 
 # --- head and first screen: verdict, leaderboards, curves ---
 
-FARTHEST = 20.0  # points on either side of Vanilla that an axis shows at most
-
 
 @dataclass(frozen=True)
 class Line:
-    """One method of a leaderboard.
-
-    `low`, `value` and `high` are places of its difference to Vanilla on the axis, in per cent of
-    the width; None without a difference. `beyond` says that the value lies beyond the axis.
-    """
+    """One method of a leaderboard with its `difference` to Vanilla, also in words."""
 
     method: str
     label: str
     color: str
     score: str
-    gap: str = ""
-    p: str = ""
-    low: float | None = None
-    value: float | None = None
-    high: float | None = None
-    beyond: bool = False
+    difference: Difference | None
+    gap: str
+    p: str
 
 
 @dataclass(frozen=True)
 class Board:
-    """The methods of a setup from the best average down, beside its scores over training.
-
-    `ends` are the ends of the axis in points, `zero` is Vanilla's place on it.
-    """
+    """The methods of a setup from the best average down, beside its scores over training."""
 
     title: str
     lines: list[Line]
-    ends: tuple[str, str]
-    zero: float
+    axis: GapAxis
     picture: Picture | None
+
+    def place(self, value: float | Fraction) -> float:
+        """The place of a difference on the axis, in per cent of the width."""
+        return round(PERCENT * self.axis.share(float(value)), 2)
 
 
 def head(facts: Facts) -> dict[str, Any]:
@@ -127,48 +126,20 @@ def boards(facts: Facts, drawn: Mapping[str, Picture]) -> list[Board]:
         for row in rows:
             shown = (confirmed.get((name, row.method)) or row).columns[AVERAGE]
             scores[row.method], gaps[row.method] = shown.score, shown.difference
-        low, high = _ends([gap for method, gap in gaps.items() if gap and method != BASE])
+        trained = [gap for method, gap in gaps.items() if gap and method != BASE]
         lines = []
         for index, row in sorted(enumerate(rows), key=lambda each: -scores[each[1].method].value):
+            gap, words, p = gaps[row.method], "", ""
+            if gap is not None:
+                one_run = ONE_RUN if gap.estimate.over == "problems" else ""
+                words, p = with_interval(gap.estimate) + one_run, tested_text(gap)
             color, score = method_style(row.method, index)[0], score_text(scores[row.method])
-            line = Line(row.method, method_label(row.method), color, score)
-            lines.append(_placed(line, gaps[row.method], low, high))
+            label = method_label(row.method)
+            lines.append(Line(row.method, label, color, score, gap, words, p))
         picture = drawn.get(f"trajectories-{name}")
         title = setup_title(name, facts.experiment.setups)
-        ends = (signed(low), signed(high))
-        found.append(Board(title, lines, ends, _place(0, low, high), picture))
+        found.append(Board(title, lines, GapAxis(*GapAxis.ends(trained)), picture))
     return found
-
-
-def _ends(gaps: Sequence[Difference]) -> tuple[float, float]:
-    """The ends of an axis that holds zero and all intervals, as far as FARTHEST points.
-
-    A method that collapses would otherwise flatten the intervals of all others.
-    """
-    lows = [gap.estimate.interval.low for gap in gaps]
-    highs = [gap.estimate.interval.high for gap in gaps]
-    return max(-FARTHEST, min([-1.0, *lows])), min(FARTHEST, max([1.0, *highs]))
-
-
-def _placed(line: Line, gap: Difference | None, low: float, high: float) -> Line:
-    """The line with its difference on an axis from `low` to `high`."""
-    if gap is None:
-        return line
-    value, interval = float(gap.estimate.value), gap.estimate.interval
-    one_run = ONE_RUN if gap.estimate.over == "problems" else ""
-    return replace(
-        line,
-        gap=with_interval(gap.estimate) + one_run,
-        p=tested_text(gap),
-        low=_place(interval.low, low, high),
-        value=_place(value, low, high),
-        high=_place(interval.high, low, high),
-        beyond=not low <= value <= high,
-    )
-
-
-def _place(value: float, low: float, high: float) -> float:
-    return round(PERCENT * (min(high, max(low, value)) - low) / (high - low), 2)
 
 
 def image(picture: Picture, width: float | None = None) -> str:
@@ -268,13 +239,11 @@ SYMBOLS = {
 
 def curves_data(facts: Facts) -> dict[str, Any]:
     """The points that `page.js` draws; without setups before the first step of a chosen run."""
-    untrained = curves.base_scores(facts.study)
     setups = []
-    for name in facts.experiment.setups:
-        best = curves.selected_settings(facts.study, name, facts.selected)
+    for runs in facts.runs:
         lines = []
-        for index, setting in enumerate(best.values()):
-            values = _values(facts, setting, untrained.get(name))
+        for index, setting in enumerate(runs.best.values()):
+            values = _values(runs, setting)
             if values:
                 color, marker = method_style(setting.method, index)
                 label = f"{method_label(setting.method)} {setting_text(setting.knobs)}".rstrip()
@@ -282,23 +251,23 @@ def curves_data(facts: Facts) -> dict[str, Any]:
                 own = {"method": setting.method, "name": label, "values": values}
                 lines.append(own | style)
         if lines:
-            setups.append({"title": setup_title(name, facts.experiment.setups), "lines": lines})
+            setups.append({"title": runs.title, "lines": lines})
     quantities = [{"key": "score", "title": "Mean pass@1 (%)", "decimals": 1}]
     for key, column in QUANTITIES.items():
         quantities.append({"key": key, "title": column.heading, "decimals": column.decimals})
     return {"quantities": quantities, "setups": setups}
 
 
-def _values(facts: Facts, setting: ScoredSetting, untrained: float | None) -> dict[str, Any]:
+def _values(runs: SetupRuns, setting: ScoredSetting) -> dict[str, Any]:
     """Quantity → `means`, points of step, value and number of runs, and `seeds`, with the seed."""
     values = {}
-    scores = curves.score_series(setting, untrained)
+    scores = curves.score_series(setting, runs.untrained)
     if scores.has_values:
         seeds = []
-        for seed, of_seed in curves.seed_scores(facts.study, setting).items():
+        for seed, of_seed in curves.seed_scores(runs.study, setting).items():
             seeds += [[step, _short(PERCENT * score), seed] for step, score in of_seed.items()]
         values["score"] = {"means": _means(scores.curve, PERCENT), "seeds": seeds}
-    for key, series in curves.metric_series(facts.study, setting, list(QUANTITIES)).items():
+    for key, series in curves.metric_series(runs.study, setting, list(QUANTITIES)).items():
         values[key] = {"means": _means(series.curve, QUANTITIES[key].factor), "seeds": []}
     return values
 
@@ -319,19 +288,13 @@ def _short(value: float) -> float:
 def steps(facts: Facts) -> dict[str, Sheet]:
     """Title of a setup → mean scores by step, the numbers of the chart for who uses no pointer."""
     found = {}
-    untrained = curves.base_scores(facts.study)
-    for name in facts.experiment.setups:
-        best = curves.selected_settings(facts.study, name, facts.selected)
-        scores = [curves.score_series(each, untrained.get(name)).curve for each in best.values()]
-        rows = []
+    for runs in facts.runs:
+        series = [curves.score_series(each, runs.untrained) for each in runs.best.values()]
+        scores, rows = [each.means(PERCENT) for each in series], []
         for step in sorted(set().union(*scores)):
-            values = [PERCENT * fmean(own[step]) if own.get(step) else None for own in scores]
-            rows.append(
-                [f"{step:g}", *("" if each is None else tenths_text(each) for each in values)]
-            )
+            rows.append([f"{step:g}", *(number_text(own.get(step)) for own in scores)])
         if rows:
-            title = setup_title(name, facts.experiment.setups)
-            found[title] = Sheet.of(["Step", *map(method_label, best)], rows)
+            found[runs.title] = Sheet.of(["Step", *map(method_label, runs.best)], rows)
     return found
 
 
@@ -356,7 +319,7 @@ def excerpts(facts: Facts) -> dict[str, tuple[list[dict[str, Any]], float]]:
     found = {}
     for name, setup in facts.experiment.setups.items():
         own = []
-        for excerpt in gains.excerpts(facts.study, name):
+        for excerpt in probe.excerpts(facts.study, name):
             sides = {method_label(behavior): excerpt[behavior] for behavior in BEHAVIORS}
             own.append({"prompt": excerpt["prompt"], "gold": excerpt["gold"], "sides": sides})
         recipe = setup.student.recipe

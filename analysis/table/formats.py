@@ -15,7 +15,7 @@ from analysis.facts.evidence import Verdict
 from analysis.labels import AVERAGE, BASE, method_title
 from analysis.numbers import round_to_tenths
 from analysis.table import evidence_formats
-from analysis.table.model import CSV_COLUMNS, Row, Table, TableColumn
+from analysis.table.model import CSV_COLUMNS, Table
 from orchestrator import sheet
 from orchestrator.experiment.methods import PROPOSED
 from orchestrator.sheet import Cell, Mark, Sheet, escaped
@@ -108,7 +108,7 @@ def to_csv(table: Table) -> str:
     units = dict(evidence_formats.CELL_UNITS) if table.facts else {}
     known = evidence_formats.cell_records(table.facts)
     for row in table.rows:
-        for column, cell in _pair_cells(table, row):
+        for column, cell in zip(table.columns, row.cells, strict=True):
             text = cell.text
             if fractions and cell.value is not None:  # at most 1 percent: 0.7 percent is 0.007
                 text = f"0.{round_to_tenths(cell.value):03d}"
@@ -158,10 +158,6 @@ def to_json(table: Table) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
-def _pair_cells(table: Table, row: Row) -> list[tuple[TableColumn, Cell]]:
-    return list(zip(table.columns, row.cells, strict=True))
-
-
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -179,7 +175,7 @@ def _method_rows(table: Table) -> list[list[Cell]]:
     rows = []
     for row, (label, *cells) in zip(table.rows, table.sheet().rows, strict=True):
         averages = []
-        for column, cell in _pair_cells(table, row):
+        for column, cell in zip(table.columns, row.cells, strict=True):
             if column.benchmark == AVERAGE:
                 averages.append(cell.mark)
         mark: Mark | None = "best" if set(averages) == {"best"} else None
@@ -191,10 +187,6 @@ def _markdown(text: str) -> str:
     return _one_line(text).translate(_MARKDOWN_ESCAPES)
 
 
-def _latex(text: str) -> str:
-    return _one_line(text).translate(_LATEX_ESCAPES)
-
-
 def _latex_line(cells: Sequence[str]) -> str:
     return rf"{' & '.join(cells)} \\"
 
@@ -204,7 +196,8 @@ def _latex_titles(table: Table) -> list[str]:
     titles, rules, start = [""], [], 2
     for setup, places in table.places().items():
         width = len(places)
-        titles.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex(table.title(setup))}}}")
+        title = _one_line(table.title(setup)).translate(_LATEX_ESCAPES)
+        titles.append(rf"\multicolumn{{{width}}}{{c}}{{{title}}}")
         rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
         start += width
     return [_latex_line(titles).lstrip(), " ".join(rules)] if rules else []

@@ -25,17 +25,18 @@ import os
 import shlex
 import sys
 import tarfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from analysis.facts.facts import facts
+from analysis.facts.provenance import code_states
 from analysis.table import formats
-from analysis.table.model import results_table
+from analysis.table.model import table_of
 from orchestrator.commands.arguments import Parser, add_experiment, lacks_runs, load_sound
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
@@ -43,10 +44,8 @@ from orchestrator.experiment.probe import probe_unit
 from orchestrator.models.locate import ROLES, folder_of, record_path
 from orchestrator.planning.numbers import counted, size_text
 from orchestrator.records.files import file_sha256, pretty, sync
-from orchestrator.records.provenance import file_sha256_at
 from orchestrator.records.rundir import CHECKPOINTS, DONE, ROLLOUTS
 from orchestrator.records.slices import TEXTS
-from orchestrator.selection.confirmation import missing_units
 from orchestrator.selection.results_folder import SUBMITS, content_digest, runs_digest, submits
 from orchestrator.selection.results_folder import folder_of as results_of
 from orchestrator.selection.study import Invocation, Study
@@ -56,7 +55,6 @@ SUMS = "SHA256SUMS"
 # Text and numbers alone. A pack brings no code: an experiment may name a grader by its module, and
 # Python would import a file that came with the pack.
 SUFFIXES = (".json", ".jsonl", ".txt", ".md", ".yaml", ".gz")
-LOCK = "docker/lock/runtime.txt"  # versions of all packages, in a checkout
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,9 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or Path(f"{study.experiment.name}.tar.gz")
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise refuse("--output", str(output), "a file in a folder that exists")
-    missing = missing_units(study)
-    if missing:
-        left = f"{len(missing)} of {len(study.units)} units are unfinished"
+    known = facts(as_opened(study))
+    if known.missing:
+        left = f"{known.missing} of {len(study.units)} units are unfinished"
         again = study.invocation.command("submit")
         raise UserError(
             f"{study.experiment.name}: {left}: expected a finished sweep; {again} goes on, and "
@@ -97,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         )
     for unit in study.units:
         study.reader(unit).committed(ROLLOUTS)  # raises Damaged; the others were read before
-    table = results_table(as_opened(study))
+    table = table_of(known)
     tables = {"table.md": formats.to_markdown(table), "table.json": formats.to_json(table)}
     packed = write_pack(study, output, tables, not options.no_texts)
     print(*_about(packed, output), sep="\n", file=sys.stderr)
@@ -148,7 +146,9 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
     contents: dict[str, Path | bytes] = {**runs, **_made_models(study)}
     name = study.experiment.name
     folder = f"{RESULTS}/{name}"
-    experiment = _experiment_text(study)
+    # The resolved experiment. A reader's machine has a data folder of its own.
+    digests = {"digest": content_digest(study.experiment), "runs": runs_digest(study)}
+    experiment = resolved_text(replace(study.experiment, data_dir=None), digests)
     contents[f"{folder}/{RECORD}"] = experiment.encode()
     contents[f"{folder}/{SUBMITS}"] = _submits_text(study).encode()
     for file, text in tables.items():
@@ -156,7 +156,7 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
     about = {
         "name": name,
         "experiment": yaml.safe_load(experiment),
-        "code": _code(study),
+        "code": [asdict(state) for state in code_states(study)],
         "models": _models(study),
         "table": json.loads(tables["table.json"]),
         "left_out": {"weights": _amount(weights), "others": _amount(others), "texts": not texts},
@@ -258,12 +258,6 @@ def _unit_ids(study: Study) -> list[str]:
     return ids
 
 
-def _experiment_text(study: Study) -> str:
-    """The resolved experiment. A reader's machine has a data folder of its own."""
-    digests = {"digest": content_digest(study.experiment), "runs": runs_digest(study)}
-    return resolved_text(replace(study.experiment, data_dir=None), digests)
-
-
 def _submits_text(study: Study) -> str:
     """The noted submits, without the names of the user and the machine."""
     lines = []
@@ -273,25 +267,6 @@ def _submits_text(study: Study) -> str:
 
 
 # --- what they are of ---
-
-
-def _code(study: Study) -> list[dict[str, Any]]:
-    """Each state of the code that units were made with: commit, whether it was changed, the sha256
-    of its lock and the versions of its packages.
-    """
-    units = Counter[str]()  # by the state as JSON, since a dict is no key
-    for unit in study.units:
-        origin = study.reader(unit).provenance()
-        dirty = None if origin.get("dirty_diff") is None else bool(origin["dirty_diff"])
-        commit = origin.get("commit")
-        state = {"commit": commit, "dirty": dirty, "versions": origin.get("versions", {})}
-        units[json.dumps(state, sort_keys=True)] += 1
-    states = []
-    for text, count in sorted(units.items()):
-        state = json.loads(text)
-        lock = file_sha256_at(state["commit"], LOCK) if state["commit"] else None
-        states.append(state | {"lock_sha256": lock, "units": count})
-    return states
 
 
 def _models(study: Study) -> dict[str, dict[str, Any]]:

@@ -209,14 +209,10 @@ def family_columns(overview: Overview, rows: Sequence[Cells], width: int) -> dic
     return fitted(columns, width, [TO_DO, STEP, "running"], [METHOD, SETTING])
 
 
-def mean_of_done(runs: Iterable[UnitStatus]) -> float | None:
+def mean_of_done(runs: Sequence[UnitStatus]) -> float | None:
     """The mean score of confirming runs; None before all of them are done."""
-    scores = []
-    for s in runs:
-        if s.score is None or s.state != "done":
-            return None
-        scores.append(s.score)
-    return sum(scores) / len(scores)
+    scores = [s.score for s in runs if s.score is not None and s.state == "done"]
+    return sum(scores) / len(scores) if len(scores) == len(runs) else None
 
 
 # --- how they fit ---

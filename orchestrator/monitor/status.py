@@ -12,12 +12,13 @@ from typing import Any
 from orchestrator.config import Placement
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.liveness.leases import Claims, drivers_of
+from orchestrator.liveness.leases import Claims, Holder, drivers_of
 from orchestrator.monitor.time_left import (
     Device,
     Left,
     device_hours,
     device_of,
+    devices_of,
     hours_spent,
     left_of,
     left_once_trained,
@@ -70,6 +71,22 @@ class FamilyStatus:
 
 
 @dataclass(frozen=True)
+class WorkingProcess:
+    """A process that trains a unit, or samples the checkpoint after `step` steps of it.
+
+    It holds so many `devices`. `gpu` is the number of its GPU, as it noted it with its latest
+    finished work; empty before that and on CPUs.
+    """
+
+    holder: Holder
+    devices: float
+    gpu: str
+    unit_id: str
+    work: str
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class Overview:
     """All units, and the sweep as a whole. `used` counts CPUs and GPUs that work on it.
 
@@ -79,7 +96,8 @@ class Overview:
     `calibrated` while they rest on the measurements of `trb calibrate` on the card.
     `tokens_a_second` counts the tokens that all trials in training sample together; None while none
     does. The sweep is `driven` while a `trb submit` or a worker is at work. `to_confirm` counts the
-    units that will confirm open families and are not among `units` yet.
+    units that will confirm open families and are not among `units` yet. `processes` are sorted by
+    host and number.
     """
 
     units: Sequence[UnitStatus]
@@ -94,6 +112,7 @@ class Overview:
     tokens_a_second: float | None = None
     driven: bool = True
     to_confirm: int = 0
+    processes: Sequence[WorkingProcess] = ()
 
     @property
     def done(self) -> int:
@@ -265,6 +284,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
         tokens_a_second=sum(rates) if rates else None,
         driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
         to_confirm=len(to_confirm),
+        processes=_processes(views, evaluator, device),
     )
 
 
@@ -344,3 +364,24 @@ def _used(views: Sequence[UnitView], evaluator: Placement) -> dict[str, float]:
     placements += [view.unit.placement for view in views if view.status.is_training]
     cpus = sum(placement.cpus for placement in placements)
     return {"CPU": cpus, "GPU": float(sum(placement.gpus for placement in placements))}
+
+
+def _processes(
+    views: Sequence[UnitView], evaluator: Placement, device: Device
+) -> list[WorkingProcess]:
+    """The processes that train units or evaluate checkpoints."""
+    found: dict[Holder, WorkingProcess] = {}
+    for view in views:
+        if view.state != "running":
+            continue
+        unit, holder = view.unit, view.run.holder
+        if holder is not None:
+            held, gpu = devices_of(unit.placement, device), view.gpu_of(holder)
+            work = view.phase or "starting"
+            found[holder] = WorkingProcess(holder, held, gpu, unit.id, work)
+        for claim in view.claimed:
+            held, gpu = devices_of(evaluator, device), view.gpu_of(claim.holder)
+            process = WorkingProcess(claim.holder, held, gpu, unit.id, "sampling", claim.step)
+            # A process that also trains a unit is counted once, with the devices of that unit.
+            found.setdefault(claim.holder, process)
+    return sorted(found.values(), key=lambda process: (process.holder.host, process.holder.pid))

@@ -10,10 +10,10 @@ from typing import Any
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling, problems_wanted
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Kind, OfKind, Unit
-from orchestrator.liveness.leases import Held
+from orchestrator.liveness.leases import Held, Holder
 from orchestrator.monitor.time_left import Left, left_of, work_left
 from orchestrator.planning.seconds import StudySeconds
-from orchestrator.records.clock import RECENT, kept_steps
+from orchestrator.records.clock import RECENT, clock_rows, kept_steps
 from orchestrator.records.log import EVALUATING, RESCORING, ROLLOUT, TRAINING, Phase
 from orchestrator.records.rundir import METRICS, TIMING, RunReader
 from orchestrator.records.slices import missing
@@ -258,6 +258,18 @@ class UnitView:
             cpus=unit.placement.cpus,
             gpus=unit.placement.gpus,
         )
+
+    def gpu_of(self, holder: Holder) -> str:
+        """The GPU that a process last noted beside its work at the unit; empty without a note."""
+
+        def noted() -> list[list[Any]]:
+            latest = {row.place[:2]: row.place[2] for row in clock_rows(self.run)}
+            return [[*process, gpu] for process, gpu in latest.items()]
+
+        for *process, gpu in self.run.derived(TIMING, "latest GPU of processes", noted):
+            if process == [holder.host, holder.pid]:
+                return gpu or ""
+        return ""
 
     def _evaluation_id(self, sampling: Sampling) -> str:
         return self.study.evaluation_ids(self.unit.setup, sampling.repetition)[sampling.benchmark]

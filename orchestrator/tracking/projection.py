@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from fractions import Fraction
 from typing import Any
 
+from analysis.facts.provenance import leaves
+from analysis.facts.units import UnitScores, step_clocks, unit_scores
+from analysis.labels import AVERAGE
 from orchestrator.config import Experiment, Setup
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
-from orchestrator.records.clock import kept_steps
 from orchestrator.records.rundir import RunReader
-from orchestrator.selection import scores as selection
 
 # Outcomes of a unit: it may still go on, it reached its end, or it failed.
 OPEN, FINISHED, FAILED = "open", "finished", "failed"
@@ -50,9 +49,9 @@ class Projection:
     def clock(self) -> dict[int, float]:
         """Step → seconds since 1970 at which its training ended, as far as that was logged."""
         ended = {}
-        for step, row in kept_steps(self.run).items():
-            if row.at is not None:
-                ended[step] = row.at
+        for step, clock in step_clocks(self.run).items():
+            if clock.ended is not None:
+                ended[step] = clock.ended
         return ended
 
 
@@ -82,8 +81,9 @@ class Results:
 
 def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
     """Project a unit; `state` is one of `unit_status.STATES`, `goes_on` is True within a sweep."""
-    rows = projected_rows(setup, run)
-    summary = {"state": state} | _best(unit, setup, run)
+    scores = unit_scores(run, evaluation_protocol.evaluation_ids(setup))
+    rows = projected_rows(run, scores)
+    summary = {"state": state} | (_best(scores) if unit.has_scores else {})
     return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on), run)
 
 
@@ -99,7 +99,7 @@ def outcome(state: str, goes_on: bool) -> str:
     return OPEN if goes_on else FAILED
 
 
-def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
+def projected_rows(run: RunReader, scores: UnitScores) -> dict[int, dict[str, Any]]:
     """Rows by step k: metrics of update k, its seconds, scores of the checkpoint after it.
 
     A row is final once training went past its step; until then it may still get a score.
@@ -111,17 +111,13 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
             if key != "step" and value is not None:
                 row[f"train/{key}"] = value
     # Clock times are noted before the commit, so some may belong to steps that a kill undid.
-    for step, clocked in kept_steps(run).items():
+    for step, clock in step_clocks(run).items():
         if step in rows:
-            for part, seconds in clocked.parts.items():
+            for part, seconds in clock.parts.items():
                 rows[step][f"time/{part}"] = seconds
-    ids = evaluation_protocol.evaluation_ids(setup)
-    evaluated: set[int] = set()
-    for evaluation_id in ids.values():
-        evaluated |= set(run.evaluated_steps(evaluation_id))
-    for step in sorted(evaluated):
-        scores = selection.benchmark_scores(run, list(ids.values()), step)
-        rows[step] |= _present("eval", [*ids, "mean"], [*scores, selection.exact_mean(scores)])
+    for step, of_step in scores.by_step.items():
+        for key, score in of_step.items():
+            rows[step][f"eval/{'mean' if key == AVERAGE else key}"] = float(score)
     # W&B takes each step once: a row that was sent cannot get the score of a later evaluation.
     return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
 
@@ -161,39 +157,15 @@ def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
         "gpus": host.get("gpus") or None,
     }
     whole = started.get("setup", asdict(setup)) | {"runtime": started.get("runtime", {})} | code
-    return dict(_flat(whole)) | named | unit.knobs
+    flat = {key: value for key, value in leaves(whole, ".") if value is not None}
+    return flat | named | unit.knobs
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key}", value
-
-
-def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
+def _best(scores: UnitScores) -> dict[str, Any]:
     """The best checkpoint, its scores and the number of candidates; empty without evaluations."""
-    ids = evaluation_protocol.evaluation_ids(setup)
-    known = list(ids.values())
-    best = selection.best_step(run, known) if unit.has_scores else None
-    if best is None:
+    if scores.best is None:
         return {}
-    scores = selection.benchmark_scores(run, known, best)
-    return {
-        "best_step": best,
-        "best_score": selection.mean_score(run, known, best),
-        "candidates": len(selection.trajectory(run, known)),
-        **_present("best", ids, scores),
-    }
-
-
-def _present(
-    prefix: str, names: Iterable[str], scores: Iterable[Fraction | None]
-) -> dict[str, float]:
-    """The scores that exist as numbers by `prefix/name`; a missing score has no name either."""
-    present = {}
-    for name, score in zip(names, scores, strict=True):
-        if score is not None:
-            present[f"{prefix}/{name}"] = float(score)
-    return present
+    of_step = dict(scores.by_step[scores.best])
+    mean = float(of_step.pop(AVERAGE))
+    known = {"best_step": scores.best, "best_score": mean, "candidates": scores.candidates}
+    return known | {f"best/{key}": float(score) for key, score in of_step.items()}

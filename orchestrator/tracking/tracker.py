@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from analysis.facts.units import units_now
 from orchestrator.errors import refuse
-from orchestrator.monitor import status
-from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 from orchestrator.tracking.projection import Projection, Results, TrackedTable, project
 from orchestrator.user_code import named_function
@@ -210,8 +209,7 @@ class Mirror:
 
 def projections(study: Study, goes_on: bool = False) -> Iterator[Projection]:
     """Yield the units that show anything; `goes_on` while this process runs their sweep."""
-    study = with_confirmation(study.snapshot())
-    for unit, unit_status in zip(study.units, status.collect(study), strict=True):
-        shown = project(study.setup_of(unit), unit, study.reader(unit), unit_status.state, goes_on)
+    for unit, run, known in units_now(study):
+        shown = project(study.setup_of(unit), unit, run, known.state, goes_on)
         if not shown.is_empty:
             yield shown

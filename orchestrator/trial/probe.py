@@ -10,7 +10,7 @@ have been continued.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -96,25 +96,20 @@ def excerpts(
     """The rollouts `rows`, one for each of the first prompts, of every behavior side by side."""
     documents: list[dict[str, Any]] = []
     for (_, prompt), row in zip(prompts, rows, strict=False):  # prompts outnumber rows
-        document: dict[str, Any] = {
-            "prompt": prompt.problem.text,
-            "gold": gold_of(prompt).answer,
-        }
+        document: dict[str, Any] = {"prompt": prompt.problem.text, "gold": gold_of(prompt).answer}
         for behavior, source in sources.items():
-            document[behavior] = _excerpt(source, row)
+            length = int(source.rollouts.lengths_B[row])
+            document[behavior] = {
+                "text": source.texts[row],
+                "correct": source.grades[row].correct,
+                "length": length,
+                "truncated": bool(source.rollouts.truncated_B[row]),
+                "mean_teacher_log_prob": float(
+                    source.scores.token_BT[row, :length].double().mean()
+                ),
+            }
         documents.append(document)
     return documents
-
-
-def _excerpt(source: ProbeSource, row: int) -> dict[str, Any]:
-    length = int(source.rollouts.lengths_B[row])
-    return {
-        "text": source.texts[row],
-        "correct": source.grades[row].correct,
-        "length": length,
-        "truncated": bool(source.rollouts.truncated_B[row]),
-        "mean_teacher_log_prob": float(source.scores.token_BT[row, :length].double().mean()),
-    }
 
 
 @torch.no_grad()
@@ -145,13 +140,18 @@ def solved_example(
     for step in range(PATH_STEPS + 1):
         beta = step / PATH_STEPS
         path.append([beta, _path_kl(log_p, log_q, beta)])
+    solutions = []
+    for epsilon in budgets:
+        solved = laws.solve(log_p[None], log_q[None], epsilon)
+        found = {"epsilon": epsilon, "beta": float(solved.beta), "kl": float(solved.kl)}
+        solutions.append(found | {"mu": solved.log_mu[0].exp()[shown].tolist()})
     return {
         "prompt": _text(tokenizer, prompt),
         "prefix": _text(tokenizer, response[:position]),
         "tokens": [_text(tokenizer, [token]) for token in shown.tolist()],
         "p": p[shown].tolist(),
         "q": q[shown].tolist(),
-        "solutions": [_solution(log_p, log_q, epsilon, shown) for epsilon in budgets],
+        "solutions": solutions,
         "path": path,
         "kl_teacher": float(speculation.kl_divergence(log_q, log_p)),
     }
@@ -190,24 +190,13 @@ def _last_log_probs(model: CausalModel, pair: Visited) -> Tensor:
     return list(_log_probs(model, pair))[-1][-1].double().log_softmax(-1)
 
 
-def _solution(log_p: Tensor, log_q: Tensor, epsilon: float, shown: Tensor) -> dict[str, Any]:
-    solved = laws.solve(log_p[None], log_q[None], epsilon)
-    mu = solved.log_mu[0].exp()[shown].tolist()
-    return {"epsilon": epsilon, "beta": float(solved.beta), "kl": float(solved.kl), "mu": mu}
-
-
 def _path_kl(log_p: Tensor, log_q: Tensor, beta: float) -> float:
     """KL(μ_β‖p), μ_β ∝ p^(1−β) q^β (paper, Eq. 2)."""
     live = log_p > NEG_INF
-    p = log_p[live]
-    q = log_q[live]
+    p, q = log_p[live], log_q[live]
     # At the ends without `lerp`, which would make nan of 0 · −∞.
-    if beta == 0:
-        mixed = p
-    elif beta == 1:
-        mixed = q
-    else:
-        mixed = torch.lerp(p, q, beta)
+    mixed = {0.0: p, 1.0: q}.get(beta)
+    mixed = torch.lerp(p, q, beta) if mixed is None else mixed
     return float(speculation.kl_divergence(mixed.log_softmax(-1), p))
 
 
@@ -292,16 +281,13 @@ class ContinuationProbe:
         if step == 0:
             self.write_documents(prompts, sources)
         for name, source in sources.items():
-            self._append("rollouts.jsonl", {"behavior": name}, source.rows())
+            self.run.append("rollouts.jsonl", ({"behavior": name} | row for row in source.rows()))
         for length in truncation_lengths(self.spec.setup):
             cuts = {name: self.cut(source, length) for name, source in sources.items()}
             for continuer in CONTINUERS:
+                where = {"continuer": continuer, "t": length}
                 rows = self.rows(cuts, self.outcomes(cuts, continuer, length))
-                self._append("continuations.jsonl", {"continuer": continuer, "t": length}, rows)
-
-    def _append(self, log: str, where: dict[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows to a log, with the columns `where` before their own."""
-        self.run.append(log, (where | dict(row) for row in rows))
+                self.run.append("continuations.jsonl", [where | row for row in rows])
 
     def sample(self, prompts: Prompts, behavior: Behavior) -> ProbeSource:
         """Sample the rollouts of step 0 in prompt order, score them by the teacher, and grade them."""

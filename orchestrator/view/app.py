@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -42,28 +44,12 @@ BAR = 12  # characters of the sweep's bar
 ENDING_S = 1.0  # for a reading that goes on when the user leaves
 
 
-class ProgressRead(Message):
-    """A reading of the units is there."""
+class FromThread(Message):
+    """A call that the thread which reads hands to the thread of the app."""
 
-    def __init__(self, progress: Progress):
+    def __init__(self, call: Callable[[], None]):
         super().__init__()
-        self.progress = progress
-
-
-class TableRead(Message):
-    """A results table is there, or the `problem` for which there is none."""
-
-    def __init__(self, table: Table | None, problem: str):
-        super().__init__()
-        self.table, self.problem = table, problem
-
-
-class ReadingFailed(Message):
-    """The thread that reads ended in an error of the program."""
-
-    def __init__(self, error: Exception):
-        super().__init__()
-        self.error = error
+        self.call = call
 
 
 class ViewApp(App[None]):
@@ -91,8 +77,8 @@ class ViewApp(App[None]):
         # Widgets belong to the thread of the app, so the reader's thread sends it messages.
         self._reader = SweepReader(
             study,
-            lambda progress: self.post_message(ProgressRead(progress)),
-            lambda table, problem: self.post_message(TableRead(table, problem)),
+            lambda progress: self._hand_over(partial(self._show_progress, progress)),
+            lambda table, problem: self._hand_over(partial(self._show_table, table, problem)),
         )
         # A daemon: a reading that outlasts ENDING_S does not keep the process alive.
         self._thread = threading.Thread(target=self._read, daemon=True, name="reading")
@@ -117,31 +103,35 @@ class ViewApp(App[None]):
 
     # --- what the thread hands over ---
 
-    def on_progress_read(self, message: ProgressRead) -> None:
-        if self._is_leaving:
-            return
-        self._progress = message.progress
-        self._main.query_one("#headline", Static).update(headline(self._study, message.progress))
+    def on_from_thread(self, message: FromThread) -> None:
+        # The last reading may arrive while the view ends, when its widgets are gone.
+        if self.is_running and self._main.query_one_optional("#headline") is not None:
+            message.call()
+
+    def _show_progress(self, progress: Progress) -> None:
+        self._progress = progress
+        self._main.query_one("#headline", Static).update(headline(self._study, progress))
         for pane in self._main.query(Pane):
-            pane.show(message.progress)
+            pane.show(progress)
         if isinstance(self.screen, UnitScreen):
-            self.screen.show(message.progress)
+            self.screen.show(progress)
 
-    def on_table_read(self, message: TableRead) -> None:
-        if self._is_leaving:
-            return
+    def _show_table(self, table: Table | None, problem: str) -> None:
         for pane in self._main.query(Pane):
-            pane.show_table(message.table, message.problem)
+            pane.show_table(table, problem)
 
-    def on_reading_failed(self, message: ReadingFailed) -> None:
+    def _fail(self, error: Exception) -> None:
         # Raised here, it ends the app and is printed; in the thread the screen would cover it.
-        raise message.error
+        raise error
+
+    def _hand_over(self, call: Callable[[], None]) -> None:
+        self.post_message(FromThread(call))
 
     def _read(self) -> None:
         try:
             self._reader.run()
         except Exception as error:
-            self.post_message(ReadingFailed(error))
+            self._hand_over(partial(self._fail, error))
 
     # --- what the user does ---
 
@@ -204,11 +194,6 @@ class ViewApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Over another screen, such as a unit's, only its own keys and those of every screen act."""
         return action not in OF_TABS or self.screen is self._main
-
-    @property
-    def _is_leaving(self) -> bool:
-        """Whether the widgets are gone: the last reading may arrive while the view ends."""
-        return not self.is_running or self._main.query_one_optional("#headline") is None
 
     @property
     def _main(self) -> Screen[None]:

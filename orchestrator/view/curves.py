@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -14,14 +14,19 @@ from textual.widgets import Select, SelectionList
 from textual.widgets.selection_list import Selection
 from textual_plotext import PlotextPlot
 
-from analysis.facts.curves import ScoredSetting, base_scores, read_settings
+from analysis.facts.curves import (
+    ScoredSetting,
+    base_scores,
+    metric_series,
+    read_settings,
+    score_series,
+)
 from analysis.facts.evidence import Facts
 from analysis.labels import BASE, method_label
 from analysis.table.model import Table
 from orchestrator.experiment.methods import PROPOSED, REFERENCE, behavior_at
 from orchestrator.experiment.units import Unit
 from orchestrator.records.log import COLUMNS
-from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 from orchestrator.view.leaderboard import placings
 from orchestrator.view.panes import Pane
@@ -71,7 +76,6 @@ class CurvesPane(Pane):
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self._quantities = {quantity.key: quantity for quantity in quantities()}
-        self._reader = CurveReader()
         self._curves: list[MethodCurve] = []
         self._colours: dict[str, tuple[int, int, int]] = {}
         self._zoomed = False
@@ -98,7 +102,7 @@ class CurvesPane(Pane):
         """Read the curves of the quantity."""
         quantity, _, table = basis
         evidence = table.facts if table else None
-        return quantity.key, self._reader.curves(progress.study, evidence, quantity)
+        return quantity.key, method_curves(progress.study, evidence, quantity)
 
     def take(self, found: tuple[str, list[MethodCurve]]) -> None:
         """Draw the curves, unless the user has taken another quantity meanwhile."""
@@ -202,76 +206,29 @@ def quantities() -> list[Quantity]:
     return list(found.values())
 
 
-@dataclass
-class CurveReader:
-    """Reads curves, and the rows of a run's metrics once for each number of them."""
+def method_curves(study: Study, evidence: Facts | None, quantity: Quantity) -> list[MethodCurve]:
+    """The line of each method in each setup; methods without a value have none.
 
-    _columns: dict[str, tuple[int, dict[str, list[float | None]]]] = field(default_factory=dict)
-
-    def curves(self, study: Study, evidence: Facts | None, quantity: Quantity) -> list[MethodCurve]:
-        """The line of each method in each setup; methods without a value have none.
-
-        A method's setting is the selected one of the `evidence`, and before that its first one.
-        """
-        found = []
-        untrained = base_scores(study) if quantity.key in (SCORE, LEAD) else {}
-        for setup in study.experiment.setups:
-            lines: dict[str, Points] = {}
-            for setting in shown_settings(read_settings(study, setup), setup, evidence):
-                points = self._points(study, setting, quantity, untrained.get(setup))
-                if points:
-                    lines[setting.method] = points
-            if quantity.key == LEAD:
-                lines = minus(lines, lines.get(REFERENCE, {}))
-            for method, points in lines.items():
-                found.append(MethodCurve(setup, method, method_label(method), points))
-        return found
-
-    def of_unit(self, study: Study, unit: Unit, key: str) -> Points:
-        """A logged column of one unit."""
-        means = {}
-        for step, value in enumerate(self._column(study.reader(unit), key)):
-            if value is not None:
-                means[unit.first_batch + step] = value
-        return means
-
-    def _points(
-        self, study: Study, setting: ScoredSetting, quantity: Quantity, untrained: float | None
-    ) -> Points:
-        values: dict[float, list[float]] = {}
-        if quantity.key in (SCORE, LEAD):
-            for step, scores in setting.scores.items():
-                values[step] = list(scores)
-            if values and untrained is not None and not setting.from_supervised:
-                # At step 0 a method from a supervised checkpoint is another student.
-                values.setdefault(0, [untrained])
-        elif quantity.key == EPSILON:
-            # The schedule is that of the setting, the same for all seeds.
-            for step, epsilon in budgets(setting.units[0]).items():
-                values[step] = [epsilon]
-        else:
-            for unit in setting.units:
-                for step, value in self.of_unit(study, unit, quantity.key).items():
-                    values.setdefault(step, []).append(value)
-        means = {}
-        for step in sorted(values):
-            means[step] = quantity.factor * sum(values[step]) / len(values[step])
-        return means
-
-    def _column(self, run: RunReader, key: str) -> list[float | None]:
-        count, _ = run.last_metrics()
-        known, columns = self._columns.get(run.unit_id, (-1, {}))
-        if known != count:
-            columns = {}
-            for place, row in enumerate(run.metrics()):
-                for name, value in row.items():
-                    columns.setdefault(name, [None] * place).append(value)
-                # A row may lack columns of earlier rows; the place in a column is the step.
-                for name in columns:
-                    if name not in row:
-                        columns[name].append(None)
-            self._columns[run.unit_id] = count, columns
-        return columns.get(key, [])
+    A method's setting is the selected one of the `evidence`, and before that its first one.
+    """
+    found, untrained = [], base_scores(study)
+    for setup in study.experiment.setups:
+        lines: dict[str, Points] = {}
+        for setting in shown_settings(read_settings(study, setup), setup, evidence):
+            if quantity.key in (SCORE, LEAD):
+                series = score_series(setting, untrained.get(setup))
+            elif quantity.key == EPSILON:  # the schedule of the setting, the same for all seeds
+                epsilons = budgets(setting.units[0])
+                series = setting.series({step: [value] for step, value in epsilons.items()})
+            else:
+                series = metric_series(study, setting, [quantity.key]).get(quantity.key)
+            if series is not None and series.has_values:
+                lines[setting.method] = series.means(quantity.factor)
+        if quantity.key == LEAD:
+            lines = minus(lines, lines.get(REFERENCE, {}))
+        for method, points in lines.items():
+            found.append(MethodCurve(setup, method, method_label(method), points))
+    return found
 
 
 def shown_settings(

@@ -13,7 +13,14 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import DataTable
 
-from analysis.facts.evidence import ONE_RUN, ConfirmedRow, Difference, Estimate, RowEvidence
+from analysis.facts.evidence import (
+    ONE_RUN,
+    ConfirmedRow,
+    Difference,
+    Estimate,
+    GapAxis,
+    RowEvidence,
+)
 from analysis.labels import AVERAGE, BASE
 from analysis.numbers import signed
 from analysis.table.evidence_formats import GAP, LIMITS, PROBLEMS_ONLY, P, gap_cells, score_text
@@ -28,7 +35,6 @@ SEEDS, STEP, SETTING = "Seeds", "Step", "Setting"
 LEAST_AXIS, WIDEST_AXIS = 13, 41  # characters of the drawn intervals
 ZERO, POINT, LINE, BLANK = "│", "●", "─", " "
 BELOW, ABOVE = "◀", "▶"  # in place of the point, for a difference beyond the axis
-FARTHEST = 20.0  # points on either side of zero that an axis shows at most
 
 
 class LeaderboardPane(Pane):
@@ -246,29 +252,19 @@ def benchmark_texts(table: Table, placing: Placing) -> list[str]:
 
 
 @dataclass(frozen=True)
-class IntervalAxis:
-    """An axis of differences in points, from `low` to `high` over `width` characters."""
+class IntervalAxis(GapAxis):
+    """Such an axis over `width` characters."""
 
-    low: float
-    high: float
     width: int
 
     @staticmethod
     def around(differences: Iterable[Difference], width: int) -> IntervalAxis:
-        """An axis that holds zero and the intervals, as far as FARTHEST points.
-
-        A method that collapses would otherwise flatten the intervals of all others.
-        """
-        low, high = -1.0, 1.0
-        for difference in differences:
-            low = min(low, difference.estimate.interval.low)
-            high = max(high, difference.estimate.interval.high)
-        return IntervalAxis(max(-FARTHEST, low), min(FARTHEST, high), width)
+        """An axis that holds zero and the intervals."""
+        return IntervalAxis(*GapAxis.ends(differences), width)
 
     def place(self, value: float) -> int:
         """The character at which a value lies; the first or last one for a value beyond."""
-        share = (value - self.low) / (self.high - self.low)
-        return min(self.width - 1, max(0, round(share * (self.width - 1))))
+        return round(self.share(value) * (self.width - 1))
 
     def heading(self) -> str:
         """`−3.2       +4.1`: the two ends of the axis."""

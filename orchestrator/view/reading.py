@@ -1,4 +1,4 @@
-"""Reads the run directories again and again, on a thread of its own: units, processes and table."""
+"""Reads the run directories again and again, on a thread of its own: units and table."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from dataclasses import dataclass, field
 
 from analysis.facts.evidence import Depth
 from analysis.table.model import Table, results_table
-from orchestrator.commands.unit_rows import names
 from orchestrator.errors import UserError, one_line
-from orchestrator.liveness.leases import Claims, Holder
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Overview
-from orchestrator.monitor.time_left import devices_of
-from orchestrator.records.clock import clock_rows
-from orchestrator.records.files import Damaged
-from orchestrator.records.rundir import RunReader
-from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
 REFRESH_S = 1.0  # between two readings at least
@@ -36,7 +29,6 @@ class Progress:
 
     study: Study
     overview: Overview
-    processes: list[WorkingProcess]
     read_at: float  # seconds since 1970
     lock: threading.Lock
 
@@ -82,12 +74,7 @@ class SweepReader:
         if self._scored is None:
             self._make_table(study, "scores")
         overview = status.overview(study)
-        try:
-            study = with_confirmation(study)
-            processes = working_processes(study, overview)
-        except Damaged:  # the overview names the damaged unit
-            processes = []
-        self.on_progress(Progress(study, overview, processes, time.time(), self._lock))
+        self.on_progress(Progress(study, overview, time.time(), self._lock))
         scored = _scored(overview)
         if scored != self._scored and not self.ended.is_set():
             self._scored = scored
@@ -114,55 +101,3 @@ def _scored(overview: Overview) -> object:
     for s in overview.units:
         found.append((s.id, s.state, s.best_step, s.score, s.latest_step, s.latest_score))
     return found
-
-
-# --- processes ---
-
-
-@dataclass(frozen=True)
-class WorkingProcess:
-    """A process, the number of devices that it holds, and its work.
-
-    `gpu` is the number of its GPU, as the process noted it with its latest finished work; empty
-    before that and on CPUs.
-    """
-
-    host: str
-    pid: int
-    devices: float
-    gpu: str
-    work: str
-
-
-def working_processes(study: Study, overview: Overview) -> list[WorkingProcess]:
-    """The processes that train units or evaluate checkpoints, by host and number."""
-    found: dict[Holder, WorkingProcess] = {}
-    called, claims = names(overview.units), Claims(study.runs)
-    evaluator = study.experiment.runtime.placement.of_evaluator
-    for s in overview.units:
-        if s.state != "running":
-            continue
-        run = study.reader(s.id)
-        if run.holder is not None:
-            held = s.gpus if overview.device == "GPU" else s.cpus
-            gpu = gpu_of(run, run.holder)
-            work = f"{s.phase or 'starting'} {called[s.id]}"
-            process = WorkingProcess(run.holder.host, run.holder.pid, held, gpu, work)
-            found[run.holder] = process
-        for claim in claims.held(s.id):
-            held = devices_of(evaluator, overview.device)
-            gpu = gpu_of(run, claim.holder)
-            work = f"sampling {called[s.id]}, step {claim.step}"
-            process = WorkingProcess(claim.holder.host, claim.holder.pid, held, gpu, work)
-            # A process that also trains a unit is counted once, with the devices of that unit.
-            found.setdefault(claim.holder, process)
-    return sorted(found.values(), key=lambda process: (process.host, process.pid))
-
-
-def gpu_of(run: RunReader, holder: Holder) -> str:
-    """The GPU that a process last noted beside its work at a unit; empty without a note."""
-    for row in reversed(clock_rows(run)):
-        host, process, gpu = row.place
-        if (host, process) == (holder.host, holder.pid):
-            return gpu or ""
-    return ""

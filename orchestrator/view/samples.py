@@ -316,12 +316,10 @@ def _has(responses: Sequence[Answered], failure: str) -> bool:
 
 def _parted(responses: Sequence[Answered], right: str, wrong: str) -> bool:
     """Whether all responses of one method are right and all of another one wrong."""
-    of_first, of_second = list[bool](), list[bool]()
-    for each in responses:
-        if each.source.method == right:
-            of_first.append(each.text.right)
-        elif each.source.method == wrong:
-            of_second.append(each.text.right)
+    of_first, of_second = (
+        [each.text.right for each in responses if each.source.method == method]
+        for method in (right, wrong)
+    )
     return bool(of_first and of_second) and all(of_first) and not any(of_second)
 
 

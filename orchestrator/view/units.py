@@ -78,8 +78,8 @@ class UnitsPane(Pane):
 
 def process_lines(progress: Progress) -> Text:
     """`2 processes hold 2 cores`, and a line for each of them."""
-    overview, processes = progress.overview, progress.processes
-    device = overview.device
+    overview = progress.overview
+    processes, device, called = overview.processes, overview.device, names(overview.units)
     if not processes:
         idle = "No process works on this sweep."
         return Text(idle if not overview.driven else "A driver runs; no process works yet.", "dim")
@@ -89,7 +89,10 @@ def process_lines(progress: Progress) -> Text:
     text.append(f" · {hours(overview.device_hours_spent)} {device}-hours spent")
     for process in processes:
         where = f"{device} {process.gpu}" if process.gpu else f"{process.devices:g} {device}"
-        text.append(f"\n{process.host} process {process.pid}, {where}: {process.work}")
+        work = f"{process.work} {called[process.unit_id]}"
+        work += "" if process.step is None else f", step {process.step}"
+        holder = process.holder
+        text.append(f"\n{holder.host} process {holder.pid}, {where}: {work}")
     return text
 
 

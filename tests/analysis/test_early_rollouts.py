@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.facts import curves
-from analysis.facts.early_rollouts import (
+from analysis.facts.curves import (
     POOLED_STEPS,
     SupportPoint,
     jackknife_margin,

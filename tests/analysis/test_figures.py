@@ -24,12 +24,11 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from analysis.facts.curves import Curve, MethodGrid, SeedMean, Series
-from analysis.facts.early_rollouts import SupportPoint
+from analysis.facts.curves import Curve, MethodGrid, SeedMean, Series, SupportPoint
 from analysis.facts.evidence import Difference, Estimate
 from analysis.facts.intervals import Interval
+from analysis.facts.probe import Gain
 from analysis.figures import panels, picture, probed, setup_map, sweep, tradeoff, training
-from analysis.probe.gains import Gain
 
 TITLE = "Costs $5 ← $8"
 BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)

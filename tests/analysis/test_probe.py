@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis.probe import gains as probe
-from analysis.probe import view
+from analysis.facts import probe
+from orchestrator.commands import probe as view
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit

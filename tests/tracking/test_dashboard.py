@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from analysis.facts.units import unit_scores
 from orchestrator.cli import main
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment
@@ -88,7 +89,7 @@ def names_of(folder: Path) -> dict[str, set[str]]:
                 write_evaluation(
                     run, evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})]
                 )
-            rows = projected_rows(setup, run)
+            rows = projected_rows(run, unit_scores(run, evaluation_ids(setup)))
         roles.close()
         names[unit.method] = {name for row in rows.values() for name in row}
     return names

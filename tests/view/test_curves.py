@@ -9,7 +9,7 @@ import pytest
 from analysis.table.model import results_table
 from orchestrator.records.log import COLUMNS
 from orchestrator.selection.study import Study
-from orchestrator.view.curves import EPSILON, LEAD, SCORE, CurveReader, budgets, quantities
+from orchestrator.view.curves import EPSILON, LEAD, SCORE, budgets, method_curves, quantities
 from tests.fake_runs import units_of
 from tests.view.sweeps import small_sweep
 
@@ -23,7 +23,7 @@ def study(tmp_path: Path) -> Study:
 
 def points(study: Study, key: str) -> dict[str, dict[float, float]]:
     evidence = results_table(study, depth="intervals").facts
-    curves = CurveReader().curves(study, evidence, QUANTITIES[key])
+    curves = method_curves(study, evidence, QUANTITIES[key])
     return {curve.method: dict(curve.points) for curve in curves}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -22,7 +23,8 @@ from orchestrator.commands.unit_rows import (
 from orchestrator.monitor import status
 from orchestrator.records.writer import RunWriter
 from orchestrator.view.panes import holds_words
-from orchestrator.view.reading import working_processes
+from orchestrator.view.reading import Progress
+from orchestrator.view.units import process_lines
 from tests.fake_runs import units_of
 from tests.view.sweeps import small_sweep
 
@@ -65,11 +67,14 @@ def test_every_word_of_a_search_must_stand_in_the_text(words: str, found: bool) 
 
 def test_the_process_that_trains_a_unit_is_named(tmp_path: Path) -> None:
     study = small_sweep(tmp_path)
-    assert working_processes(study, status.overview(study)) == []
+    assert status.overview(study).processes == []
     unit = units_of(study.units, "vanilla")[0]
     with closing(RunWriter(tmp_path, unit.id)) as run:
         holder = run.holder
         assert holder is not None
-        (process,) = working_processes(study, status.overview(study))
-    assert (process.pid, process.host, process.devices) == (holder.pid, holder.host, 1.0)
-    assert process.work.endswith("Vanilla")
+        overview = status.overview(study)
+    (process,) = overview.processes
+    assert (process.holder, process.devices, process.unit_id) == (holder, 1.0, unit.id)
+    lines = str(process_lines(Progress(study, overview, 0.0, Lock())))
+    assert f"{holder.host} process {holder.pid}, 1 core: " in lines
+    assert lines.endswith("Vanilla")

@@ -126,14 +126,11 @@ def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
 
 
 def _counts(rows: list[dict[str, Any]]) -> ProbeCounts:
-    prompts, n, correct = [], [], []
-    totals: Counter[str] = Counter()
-    for row in sorted(rows, key=lambda row: row["prompt"]):
-        prompts.append(row["prompt"])
-        n.append(row["n"])
-        correct.append(row["correct"])
+    rows, totals = sorted(rows, key=lambda row: row["prompt"]), Counter[str]()
+    for row in rows:
         totals.update({name: row[name] for name in COUNTS})
-    return ProbeCounts(tuple(prompts), tuple(n), tuple(correct), totals)
+    prompts, n, correct = (tuple(row[key] for row in rows) for key in ("prompt", "n", "correct"))
+    return ProbeCounts(prompts, n, correct, totals)
 
 
 def _finished(study: Study, setup: str) -> RunReader | None:

@@ -1,1 +1,0 @@
-"""Results of the continuation probe: gains with intervals, and their printed form."""
