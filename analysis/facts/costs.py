@@ -264,6 +264,12 @@ class CurvePoint:
     cost: TrainingCost
     checkpoint: Candidate
 
+    def amount(self, measure: str) -> float:
+        """The cost by a key of MEASURES; methods that did not log it are `incomparable`."""
+        found = MEASURES[measure](self.cost)
+        assert found is not None, "methods without it are left out"
+        return found
+
 
 Curves = Mapping[str, Sequence[CurvePoint]]  # by method, none of them empty
 
@@ -350,11 +356,8 @@ def _places(study: Study, curves: Curves) -> dict[str, tuple[str, ...]]:
     """Method → the kinds of hardware that the runs of its chosen setting were trained on."""
     places = {}
     for method, points in curves.items():
-        kinds: dict[str, None] = {}
-        for unit in study.units:
-            if unit.id in points[0].checkpoint.units:
-                kinds[hardware(study, unit)] = None
-        places[method] = tuple(kinds)
+        units = [unit for unit in study.units if unit.id in points[0].checkpoint.units]
+        places[method] = tuple(dict.fromkeys(hardware(study, unit) for unit in units))
     return places
 
 
@@ -364,7 +367,7 @@ def _cost_rows(
     curves = {each.best.method: curve(study, each.best) for each in trained}
     why_not, places = incomparable(study, curves, measure), _places(study, curves)
     comparable = {method: points for method, points in curves.items() if method not in why_not}
-    amount = min((_cost(points[-1], measure) for points in comparable.values()), default=None)
+    amount = min((points[-1].amount(measure) for points in comparable.values()), default=None)
     read: dict[str, ReadOff] = {}
     for method, points in comparable.items():
         assert amount is not None, "the method itself has reached one"
@@ -396,20 +399,14 @@ def _cost_rows(
     return rows
 
 
-def _cost(point: CurvePoint, measure: str) -> float:
-    found = MEASURES[measure](point.cost)
-    assert found is not None, "methods without it are left out"
-    return found
-
-
 def _read_off(points: Sequence[CurvePoint], amount: float, measure: str) -> ReadOff | None:
     """The score at a cost that the last point has reached; None before the first point."""
     for before, after in pairwise(points):
-        low, high = _cost(before, measure), _cost(after, measure)
+        low, high = before.amount(measure), after.amount(measure)
         if low <= amount <= high:
             weight = Fraction(amount - low) / Fraction(high - low) if high > low else Fraction(1)
             return ReadOff(before.checkpoint, after.checkpoint, weight)
-    if _cost(points[-1], measure) == amount:
+    if points[-1].amount(measure) == amount:
         return ReadOff(points[-1].checkpoint, points[-1].checkpoint, Fraction(1))
     return None
 

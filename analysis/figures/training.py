@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from analysis.facts import curves
 from analysis.facts.costs import CurvePoint, curve, incomparable
 from analysis.facts.curves import Series, SetupRuns
-from analysis.facts.evidence import MEASURES
 from analysis.figures import panels
 from analysis.figures.picture import COMPARED, Caption, Picture, scores_basis
 from analysis.labels import AVERAGE, BASE
@@ -153,9 +152,7 @@ def series(points: Sequence[CurvePoint], measure: str) -> Series:
     """The scores of each seed over a cost that was logged."""
     scores = {}
     for point in points:
-        amount = MEASURES[measure](point.cost)
-        assert amount is not None, "a cost that was not logged has no line"
-        scores[amount] = list(map(float, point.checkpoint.by_seed[AVERAGE]))
+        scores[point.amount(measure)] = list(map(float, point.checkpoint.by_seed[AVERAGE]))
     best = points[0].checkpoint
     return Series(best.method, best.knobs, scores)
 

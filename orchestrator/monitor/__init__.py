@@ -1,4 +1,5 @@
-"""How far a sweep is: the state and phase of every unit, and the time left by its measured pace.
+"""How far a sweep is: the state and phase of every unit, the processes at work, and the time
+left by the measured pace.
 
 Imports `planning` and `selection`; reads run directories and changes none.
 """
