@@ -58,6 +58,12 @@ class Rollouts:
         positions = torch.arange(self.tokens_BT.shape[1], device=self.tokens_BT.device)
         return positions[None] < self.lengths_B[:, None]
 
+    @property
+    def sequence_lengths(self) -> list[int]:
+        """Tokens of each prompt and response together."""
+        responses = self.lengths_B.tolist()
+        return [len(r.prompt_ids) + n for r, n in zip(self.requests, responses, strict=True)]
+
     def response(self, row: int) -> list[int]:
         """Token ids of one response, its EOS included."""
         return self.tokens_BT[row, : int(self.lengths_B[row])].tolist()

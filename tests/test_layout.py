@@ -25,9 +25,6 @@ def names(text: str) -> set[str]:
 PACKAGES = ("orchestrator", "analysis")
 FILES_AT_MOST = 256  # of the product: a file has two readers or 120 lines
 LINES_AT_MOST = 600  # of a file, which is read whole
-LONGER = {  # files with one purpose that take more
-    "orchestrator.engines.budget",
-}
 FOR_ANALYSIS = names("config errors data experiment records selection monitor sheet")
 USING_ANALYSIS = {f"orchestrator.{room}" for room in names("commands view cli tracking")}
 # These import the engines' own folders; all others know their catalog alone.
@@ -136,7 +133,7 @@ def test_the_tables_name_what_is_there() -> None:
 def test_files_are_few_and_can_be_read_whole() -> None:
     assert sum(1 for package in PACKAGES for _ in (ROOT / package).rglob("*.py")) <= FILES_AT_MOST
     lines = {name: len(file.read_text("utf-8").splitlines()) for name, file in modules().items()}
-    assert {name for name, count in lines.items() if count > LINES_AT_MOST} <= LONGER
+    assert {name for name, count in lines.items() if count > LINES_AT_MOST} == set()
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

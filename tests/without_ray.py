@@ -25,7 +25,7 @@ from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare, worker_spec
 from orchestrator.trial.evaluation_loop import study_evaluator
 from orchestrator.trial.training_loop import run_unit
-from orchestrator.workers.roles import inline_roles
+from orchestrator.workers.roles import Inline
 from orchestrator.workers.spec import Pairs, resolved
 
 
@@ -69,7 +69,7 @@ def train(study: Study, unit: Unit, pairs: Pairs) -> None:
         if unit.is_untrained:
             run.finish()
             return
-        roles = inline_roles(spec)
+        roles = Inline(spec)
         try:
             for _ in run_unit(spec, run, roles):
                 pass

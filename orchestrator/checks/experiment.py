@@ -373,7 +373,7 @@ def nats_apart(of: CheckedSetup) -> float:
     """Nats per token by which the teacher's greedy answers are likelier under its own template."""
     from orchestrator.data.prompts import render
     from orchestrator.engines.common.causal import log_probs_of
-    from orchestrator.engines.common.store import ModelStore
+    from orchestrator.engines.torch.engine import ModelStore
 
     setup = of.setup
     tokenizer = of.tokenizer("teacher")

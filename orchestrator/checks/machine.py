@@ -318,12 +318,11 @@ def kernel(bench: Bench) -> Found:
             os.environ[variable] = value
     os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")
     from orchestrator.engines.sglang import private
-    from orchestrator.engines.sglang.one_kernel import build_one_kernel
 
     began = time.monotonic()
     private.prepare()
     imported = time.monotonic()
-    build_one_kernel(None if gpu else HOPPER)
+    private.build_one_kernel(None if gpu else HOPPER)
     built = time.monotonic() - imported
     words = f"built in {built:.1f} s {'and run' if gpu else 'for an H100 and not run'}"
     return Found("ok", words, numbers={"build_s": built, "import_s": imported - began})
@@ -436,7 +435,7 @@ def offload(bench: Bench) -> Found:
     On a GPU twice, since the first move makes the buffers.
     """
     from orchestrator.engines.common.causal import best_device
-    from orchestrator.engines.common.store import Offload
+    from orchestrator.engines.torch.trainer import Offload
 
     device = best_device()
     count = parameters(bench.declared.student.shape, bench.declared.vocabulary.size)

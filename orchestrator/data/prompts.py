@@ -1,7 +1,7 @@
 """Renders problems as token ids, the same for student and teacher, training and evaluation.
 
 The words around a problem are those of the setup's `prompt` (`config.PromptTemplate`). A chat
-template is that of the teacher's tokenizer, the only one of a setup (`engines.tokenizer`).
+template is that of the teacher's tokenizer, the only one of a setup (`engines.common.causal`).
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ of the passes of a learner that stays; without room for it they come through the
 
 `engines.device.granted` asks for the budget of its process, with the card's memory times the
 placement's `gpu_share`. The torch engine reads the result itself. For SGLang,
-`sglang.engine.settings` and `sglang.blending.blending_settings` carry it to the engine's process,
+`settings` and `blending_settings` of `sglang.engine` carry it to the engine's process,
 where `sglang.private._arguments` makes it SGLang's `max_total_tokens` and `max_running_requests`.
 
-Each constant below was counted on a pretended GPU (`tests/rehearsal`), read in a library's source,
-or is marked as an assumption. `make rehearse-gpu` counts again and compares.
+`memory` has the sizes that were counted on a pretended GPU or read in a library's source. Constants
+below are assumptions where they say so.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Model, Placement, Runtime, Setup
 from orchestrator.engines import catalog, memory
-from orchestrator.engines.catalog import ENGINES, LONGEST_ROUND
-from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, Situation, decoder
+from orchestrator.engines.catalog import ENGINES
+from orchestrator.engines.memory import GIB, ONE_GPU, Decoder, Gpus, Situation, decoder
 from orchestrator.errors import UserError
 
 # Parts outside the engine's own memory; `trainer` is a learner that stays on the GPU.
@@ -51,35 +51,7 @@ MARGIN_SHARE = 0.03  # of the card: fragments that allocators cannot use (assump
 # --- SGLang ---
 # Workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none.
 ATTENTION_GIB = 0.5
-REQUESTS = 256  # at once, as CUDA graphs are captured for them; more rows hide no more launches
-PREFILLED = 8192  # tokens of prompts in one pass of one model
-PREFILLED_BY_TWO = 4096  # the same if student and teacher read them: the teacher's pass is larger
-# Bytes of a captured graph per row of the largest batch, outside of torch (SGLang's own heuristic).
-GRAPH_BYTES = 2**21
-# Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
-LOGIT_BYTES = 2 + 4
-SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
-SAMPLER_BYTES = 26  # per such logit by torch: counted, with the float64 copy of its sum
-KERNEL_BLOCK = 4096  # logits that a program of the kernel reads
-KERNEL_IDS = 32  # most support ids that the kernel ranks; torch reads logits for more of them
-# Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
-# Short rounds have more requests (`fitting_round`).
-ROUND_VALUES = 2**28
-JUDGED_AT_ONCE = 2**25  # of these values, judged at once
-JUDGED_BYTES = 64  # per judged value: counted
-RESERVED_SLOTS = 2 * LONGEST_ROUND  # cache slots behind each request that SGLang keeps for drafts
-
-# --- the torch engine ---
-DRAFT_VALUES = 2**25  # rows × γ × vocabulary of a blended round
-DRAFT_BYTES = 96  # per such value: counted
-PLAIN_BYTES = 32  # per logit of a plain step: counted
-SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cache is compacted
-
-# --- passes of scoring and learning ---
-MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
-LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
-SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
-SCORED_BYTES = 20  # per such logit by torch: counted; the kernel holds logits alone
+# --- passes ---
 # A checkpointed layer is computed twice forward and once backward, which costs as much as two.
 RECOMPUTING = 4 / 3
 # The operations of a pass, some 6,000 (counted) of 5 µs each at 250 TFLOP/s (assumptions): work
@@ -209,7 +181,7 @@ class _Case:
         if self.situation in ("scoring", "learning"):
             parts["student"] = self.weights_gib(decoder(self.setup.student, self.setup))
             # A pool's captured graphs stay while the roles beside it work.
-            parts["student"] += graphs_gib(self.setup, REQUESTS) if pooled else 0.0
+            parts["student"] += memory.graphs_gib(self.setup, memory.REQUESTS) if pooled else 0.0
         return parts
 
     def weights_gib(self, *models: Decoder) -> float:
@@ -293,23 +265,27 @@ def _serving(case: _Case, context: int) -> _Serving:
     blending = case.situation == "blending"
     setup = case.setup
     samples = case.samples
-    most = blending_requests(setup) if blending else REQUESTS
+    most = memory.blending_requests(setup) if blending else memory.REQUESTS
     requests = min(most, case.runtime.rollout_batch or most)
     parts = {"weights": case.weights_gib(*samples), "attention": ATTENTION_GIB}
-    parts["requests"] = 4 * (requests + 1) * (context + RESERVED_SLOTS) / GIB  # table of slots
+    parts["requests"] = (
+        4 * (requests + 1) * (context + memory.RESERVED_SLOTS) / GIB
+    )  # table of slots
     if blending:
-        parts["prefill"] = max(prefill_gib(model, PREFILLED_BY_TWO) for model in samples)
-        parts["round"] = blended_round_gib(setup, requests)
+        parts["prefill"] = max(
+            memory.prefill_gib(model, memory.PREFILLED_BY_TWO) for model in samples
+        )
+        parts["round"] = memory.blended_round_gib(setup, requests)
     else:
-        parts["graphs"] = graphs_gib(setup, requests)
-        parts["prefill"] = prefill_gib(samples[0], PREFILLED)
-        kernel = by_kernel(case.runtime, setup) and case.on.count == 1
-        parts["sampler"] = sampler_gib(setup, requests, kernel)
+        parts["graphs"] = memory.graphs_gib(setup, requests)
+        parts["prefill"] = memory.prefill_gib(samples[0], memory.PREFILLED)
+        kernel = memory.by_kernel(case.runtime, setup) and case.on.count == 1
+        parts["sampler"] = memory.sampler_gib(setup, requests, kernel)
     beside = scores_beside(setup, case.runtime, case.runtime.placement)
     if case.situation == "decoding" and beside and not case.on.apart:
-        tokens = max(case.longest, case.runtime.micro_batch_tokens or MOST_TOKENS)
-        parts["scoring"] = _scored_head_gib(case) + tokens * scored_token_bytes(setup) / GIB
-    slots = context + (RESERVED_SLOTS if blending else 0)
+        tokens = max(case.longest, case.runtime.micro_batch_tokens or memory.MOST_TOKENS)
+        parts["scoring"] = _scored_head_gib(case) + tokens * memory.scored_token_bytes(setup) / GIB
+    slots = context + (memory.RESERVED_SLOTS if blending else 0)
     return _Serving(parts, requests, slots, sum(model.kv_bytes for model in samples))
 
 
@@ -341,83 +317,20 @@ def _batch(case: _Case, context: int) -> Budget:
     parts = case.others()
     parts["weights"] = case.weights_gib(*samples)
     if blending:
-        parts["round"] = DRAFT_VALUES * DRAFT_BYTES / GIB
-    slots = slots_of(context, LONGEST_ROUND if blending else 1)
+        parts["round"] = memory.DRAFT_VALUES * memory.DRAFT_BYTES / GIB
+    slots = memory.slots_of(context, memory.LONGEST_ROUND if blending else 1)
     of_token = sum(model.kv_bytes for model in samples)
     # Under a mask, attention repeats keys and values for each query head, one layer at a time.
     repeated = max(model.kv_bytes / model.layers * model.head_groups for model in samples)
     of_row = slots * (of_token + repeated)
     if not blending:  # a blended round's logits are a part of their own, whatever the rows
-        of_row += case.setup.vocabulary.size * PLAIN_BYTES
+        of_row += case.setup.vocabulary.size * memory.PLAIN_BYTES
     rows = case.runtime.rollout_batch or int(case.left_bytes(parts) // of_row)
     if rows < 1:
         raise case.too_small(sum(parts.values()) + of_row / GIB / case.on.count)
     parts["KV cache"] = rows * slots * of_token / GIB / case.on.count
     parts["step"] = rows * (of_row - slots * of_token) / GIB / case.on.count
     return Budget(case.situation, case.card_gib, parts, kv_tokens=rows * slots, requests=rows)
-
-
-def slots_of(length: int, drafted: int) -> int:
-    """Most cache slots of a row of `length` tokens in the torch engine, for γ = `drafted`."""
-    if drafted == 1:
-        return length  # a single draft that is rejected leaves no slot behind
-    return math.ceil(length * (1 + SPARE_SLOTS)) + drafted
-
-
-def blending_requests(setup: Setup) -> int:
-    """Requests that a blending engine runs at once; those of a longer round are fewer."""
-    return min(REQUESTS, fitting_round(setup.vocabulary.size, 1))
-
-
-def fitting_round(vocabulary: int, factor: int) -> int:
-    """The most requests of a blended round of γ = `factor`, or the largest γ of so many requests."""
-    return max(1, ROUND_VALUES // (factor * vocabulary))
-
-
-def longest_round(setup: Setup, rows: int) -> int:
-    """The largest γ at which the torch engine judges a round of `rows` rows at once."""
-    return max(1, DRAFT_VALUES // (rows * setup.vocabulary.size))
-
-
-def graphs_gib(setup: Setup, requests: int) -> float:
-    """CUDA graphs of decode steps up to a batch of `requests`, with their logits."""
-    return requests * (GRAPH_BYTES + LOGIT_BYTES * setup.vocabulary.size) / GIB
-
-
-def prefill_gib(model: Decoder, tokens: int) -> float:
-    """Activations of one layer's MLP, a forward pass's maximum (`sglang/srt/models/qwen2.py`)."""
-    return tokens * (3 * model.hidden + 3 * model.ffn) * model.value_bytes / GIB
-
-
-def by_kernel(runtime: Runtime, setup: Setup) -> bool:
-    """Whether a GPU reads logits by the kernel; `draws_by_kernel` also asks how many GPUs sample."""
-    support = setup.training.top_k if setup.training.objective != "full" else math.inf
-    return runtime.logits_kernel != "torch" and support <= KERNEL_IDS
-
-
-def sampler_gib(setup: Setup, requests: int, kernel: bool) -> float:
-    """Temporaries of our sampler in a serving engine.
-
-    Torch's operations process a batch in parts. The kernel keeps, of each block of logits, three
-    numbers and as many ids as the support has, in 8 bytes each.
-    """
-    vocabulary = setup.vocabulary.size
-    if not kernel:
-        return min(SAMPLED_AT_ONCE, requests * vocabulary) * SAMPLER_BYTES / GIB
-    blocks = math.ceil(vocabulary / KERNEL_BLOCK)
-    return requests * (blocks + 1) * 8 * (3 + setup.training.top_k) / GIB
-
-
-def blended_round_gib(setup: Setup, requests: int) -> float:
-    """A blending engine's largest round: student distributions, uniforms, verdict on a part."""
-    vocabulary = setup.vocabulary.size
-    length = setup.training.max_response_tokens
-    values = min(requests * LONGEST_ROUND * vocabulary, max(ROUND_VALUES, requests * vocabulary))
-    # A part has at least one request, however large its distributions.
-    judged = min(values, max(JUDGED_AT_ONCE, LONGEST_ROUND * vocabulary))
-    step = requests * vocabulary * (LOGIT_BYTES + 12)
-    uniforms = 2 * 3 * 8 * requests * length  # on each request, and in the table of the batch
-    return (4 * values + judged * JUDGED_BYTES + step + uniforms) / GIB
 
 
 # --- scoring and learning ---
@@ -433,8 +346,8 @@ class _Pass:
     def gib(self, setup: Setup) -> float:
         """Memory that the forward pass leaves for the backward pass."""
         if self.checkpointing:
-            return self.tokens * learned_token_bytes(setup) / GIB
-        return (self.tokens * kept_token_bytes(setup) + kept_bytes(setup)) / GIB
+            return self.tokens * memory.learned_token_bytes(setup) / GIB
+        return (self.tokens * memory.kept_token_bytes(setup) + memory.kept_bytes(setup)) / GIB
 
     def cost(self, setup: Setup) -> float:
         """Modelled seconds of a token, in those of its arithmetic alone."""
@@ -452,7 +365,7 @@ def _passes(case: _Case, stays: _Stays | None) -> Budget:
     if stays is not None:
         parts["trainer"] = stays.beside_scoring_gib
     parts |= _reading(case)
-    of_token = scored_token_bytes(case.setup)
+    of_token = memory.scored_token_bytes(case.setup)
     fitting = int((case.card_gib - sum(parts.values())) * GIB // of_token)
     if fitting < case.longest:
         raise case.too_small(sum(parts.values()) + case.longest * of_token / GIB)
@@ -520,7 +433,7 @@ def _sizes(case: _Case) -> list[int]:
     if case.runtime.micro_batch_tokens is not None:
         return [max(case.longest, case.runtime.micro_batch_tokens)]
     sizes: list[int] = []
-    tokens = MOST_TOKENS
+    tokens = memory.MOST_TOKENS
     while tokens > case.longest:
         sizes.append(tokens)
         tokens //= 2
@@ -541,58 +454,16 @@ def _learner_parts(case: _Case) -> dict[str, float]:
     parts: dict[str, float] = {}
     for name, gib in memory.learner_parts(case.setup, case.rank).items():
         parts[name] = gib / case.on.count
-    return parts | {"loss": loss_gib(case.setup)}
-
-
-def learned_token_bytes(setup: Setup) -> int:
-    """Bytes per token of a micro-batch while the student learns with checkpointed layers.
-
-    Each layer's input is kept: the residual stream, in float32. One layer at a time is recomputed
-    with its gradients; the factors of its widths were counted and rounded up.
-    """
-    shape = setup.student.shape
-    projected = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-    kept = 4 * shape.layers * shape.hidden
-    return kept + 24 * projected + 48 * shape.hidden + 36 * shape.ffn
-
-
-def kept_token_bytes(setup: Setup) -> int:
-    """Bytes per token of a micro-batch while the student learns and layers keep what they computed.
-
-    A layer keeps in 16 bits the inputs and outputs of its two norms; queries and keys before and
-    after theirs, values, and the attention's output; and of the MLP both projections, the activated
-    one and their product. Counted, with the last hidden states and their gradients beside. Norms
-    that run as one kernel (`passes.fuse_norms`) are assumed: others keep twice as much of theirs,
-    and a learner that runs out of memory is made leaner.
-    """
-    shape = setup.student.shape
-    projected = (shape.heads + shape.kv_heads) * shape.head_dim
-    of_layer = 2 * (4 * shape.hidden + 3 * projected + 4 * shape.ffn)
-    return shape.layers * of_layer + 32 * shape.hidden
-
-
-def kept_bytes(setup: Setup) -> int:
-    """Bytes of the weights in the dtype of the passes, which all layers keep for the backward."""
-    return 2 * decoder(setup.student, setup).parameters
-
-
-def scored_token_bytes(setup: Setup) -> int:
-    """Bytes per token while the teacher scores: a layer's MLP, residual and last hidden states."""
-    shape = setup.teacher.shape
-    return BYTES[setup.engine.dtype] * (3 * shape.ffn + 6 * shape.hidden)
+    return parts | {"loss": memory.loss_gib(case.setup)}
 
 
 def _scored_head_gib(case: _Case) -> float:
     """The teacher's logits that are read at once, and their temporaries."""
-    logits = min(SCORED_AT_ONCE, MOST_TOKENS * case.setup.vocabulary.size)
-    of_logit = LOGIT_BYTES if by_kernel(case.runtime, case.setup) else SCORED_BYTES
+    logits = min(memory.SCORED_AT_ONCE, memory.MOST_TOKENS * case.setup.vocabulary.size)
+    of_logit = (
+        memory.LOGIT_BYTES if memory.by_kernel(case.runtime, case.setup) else memory.SCORED_BYTES
+    )
     return logits * of_logit / GIB
-
-
-def loss_gib(setup: Setup) -> float:
-    """The loss on hidden states: chunks, three float32 copies of the head and one for computing."""
-    head = setup.vocabulary.size * setup.student.shape.hidden
-    return (3 * 4 + 2) * head / GIB + LOSS_CHUNKS_GIB
 
 
 # --- a learner that stays ---
@@ -648,7 +519,7 @@ def _staying(case: _Case, learning: _Pass) -> _Stays:
     state = learner.pop("learner") + learner.pop("gradient")
     passes = sum(learner.values()) + learning.gib(case.setup)
     tokens = _sizes(case)[0]
-    scoring = sum(_reading(case).values()) + tokens * scored_token_bytes(case.setup) / GIB
+    scoring = sum(_reading(case).values()) + tokens * memory.scored_token_bytes(case.setup) / GIB
     if case.runtime.placement.mode == "inline":
         return _Stays(learning, state + max(passes, scoring), state)
     # A process of its own keeps what it has had.
@@ -664,7 +535,9 @@ def _lacking(case: _Case, stays: _Stays) -> float:
         requests = 1
     elif case.runtime.rollout_batch is None:
         if case.situation == "blending":  # more of them, in short rounds, do not outweigh the moves
-            requests = min(requests, fitting_round(case.setup.vocabulary.size, LONGEST_ROUND))
+            requests = min(
+                requests, memory.fitting_round(case.setup.vocabulary.size, memory.LONGEST_ROUND)
+            )
         requests = math.ceil(KEPT_SHARE * requests)
     cache = requests * serving.slots * serving.slot_bytes
     return (cache - case.left_bytes(parts)) / GIB

@@ -16,11 +16,11 @@ from typing import Literal
 
 from orchestrator import config
 from orchestrator.engines.interface import Engine, Job, OpenEngine
+from orchestrator.engines.memory import LONGEST_ROUND
 from orchestrator.errors import refuse
 from orchestrator.start_up import quick_imports
 
 EngineRole = Literal["sampler", "scorer", "trainer"]
-LONGEST_ROUND = 16  # the largest γ of an engine that reserves room for drafts beside each request
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             roles=frozenset({"sampler"}),
             blends=True,
             keyed=False,
-            module="orchestrator.engines.sglang.blending",
+            module="orchestrator.engines.sglang.engine",
             longest_draft=LONGEST_ROUND,
             packages=("sglang",),
             pooled=True,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.engines.budget import MOST_TOKENS, Budget, Situation, budget
+from orchestrator.engines.budget import Budget, Situation, budget
 from orchestrator.engines.interface import Job
-from orchestrator.engines.memory import GIB
+from orchestrator.engines.memory import GIB, MOST_TOKENS
 from orchestrator.errors import GpuFull
 
 DRIVER = Path("/proc/driver/nvidia/version")  # exists while NVIDIA's kernel module is loaded

@@ -81,6 +81,12 @@ class Job:
     sampling: tuple[Situation, ...] = ()
     shortages: int = 0
 
+    def folder(self, owner: Owner) -> ModelFolder:
+        """The folder of a model."""
+        folder = self.initial if owner == "student" else self.teacher
+        assert folder is not None, "this job was opened without a teacher"
+        return folder
+
 
 @dataclass(frozen=True)
 class WeightsRef:

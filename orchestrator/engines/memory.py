@@ -1,14 +1,17 @@
-"""Sizes of a setup's models: parameters, weights, KV cache, learner state. Pure arithmetic.
+"""Sizes of a setup's models, and of what engines hold beside them. Pure arithmetic.
 
 GiB are 2³⁰ bytes. `engines.budget` computes the memory that a role may hold on a GPU, and when.
+Each constant below was counted on a pretended GPU (`tests/rehearsal`), or read in a library's
+source. `make rehearse-gpu` counts again and compares.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.config import Model, Placement, Setup, Shape, Training
+from orchestrator.config import Model, Placement, Runtime, Setup, Shape, Training
 from orchestrator.rules import RoleName
 
 # What a GPU is used for; `engines.budget` says what each is.
@@ -133,16 +136,145 @@ def learner_parts(setup: Setup, rank: int = 0) -> dict[str, float]:
     }
 
 
-def learner_gib(setup: Setup) -> float:
-    """GiB of all of `learner_parts`."""
-    return sum(learner_parts(setup).values())
+# --- SGLang ---
+
+LONGEST_ROUND = 16  # the largest γ of an engine that reserves room for drafts beside each request
+REQUESTS = 256  # at once, as CUDA graphs are captured for them; more rows hide no more launches
+PREFILLED = 8192  # tokens of prompts in one pass of one model
+PREFILLED_BY_TWO = 4096  # the same if student and teacher read them: the teacher's pass is larger
+# Bytes of a captured graph per row of the largest batch, outside of torch (SGLang's own heuristic).
+GRAPH_BYTES = 2**21
+# Per logit: bfloat16 and its copy in float32, or float32 alone (`engine.head_dtype`).
+LOGIT_BYTES = 2 + 4
+SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
+SAMPLER_BYTES = 26  # per such logit by torch: counted, with the float64 copy of its sum
+KERNEL_BLOCK = 4096  # logits that a program of the kernel reads
+KERNEL_IDS = 32  # most support ids that the kernel ranks; torch reads logits for more of them
+# Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
+# Short rounds have more requests (`fitting_round`).
+ROUND_VALUES = 2**28
+JUDGED_AT_ONCE = 2**25  # of these values, judged at once
+JUDGED_BYTES = 64  # per judged value: counted
+RESERVED_SLOTS = 2 * LONGEST_ROUND  # cache slots behind each request that SGLang keeps for drafts
 
 
-def kv_gib(setup: Setup, blending: bool, max_tokens: int | None = None) -> float:
-    """GiB of a full-length sequence's KV cache: the student's, and the teacher's if `blending`."""
-    training = setup.training
-    response = training.max_response_tokens if max_tokens is None else max_tokens
-    of_token = decoder(setup.student, setup).kv_bytes
-    if blending:
-        of_token += decoder(setup.teacher, setup).kv_bytes
-    return (training.max_prompt_tokens + response) * of_token / GIB
+def blending_requests(setup: Setup) -> int:
+    """Requests that a blending engine runs at once; those of a longer round are fewer."""
+    return min(REQUESTS, fitting_round(setup.vocabulary.size, 1))
+
+
+def fitting_round(vocabulary: int, factor: int) -> int:
+    """The most requests of a blended round of γ = `factor`, or the largest γ of so many requests."""
+    return max(1, ROUND_VALUES // (factor * vocabulary))
+
+
+def graphs_gib(setup: Setup, requests: int) -> float:
+    """CUDA graphs of decode steps up to a batch of `requests`, with their logits."""
+    return requests * (GRAPH_BYTES + LOGIT_BYTES * setup.vocabulary.size) / GIB
+
+
+def prefill_gib(model: Decoder, tokens: int) -> float:
+    """Activations of one layer's MLP, a forward pass's maximum (`sglang/srt/models/qwen2.py`)."""
+    return tokens * (3 * model.hidden + 3 * model.ffn) * model.value_bytes / GIB
+
+
+def by_kernel(runtime: Runtime, setup: Setup) -> bool:
+    """Whether a GPU reads logits by the kernel; `draws_by_kernel` also asks how many GPUs sample."""
+    support = setup.training.top_k if setup.training.objective != "full" else math.inf
+    return runtime.logits_kernel != "torch" and support <= KERNEL_IDS
+
+
+def sampler_gib(setup: Setup, requests: int, kernel: bool) -> float:
+    """Temporaries of our sampler in a serving engine.
+
+    Torch's operations process a batch in parts. The kernel keeps, of each block of logits, three
+    numbers and as many ids as the support has, in 8 bytes each.
+    """
+    vocabulary = setup.vocabulary.size
+    if not kernel:
+        return min(SAMPLED_AT_ONCE, requests * vocabulary) * SAMPLER_BYTES / GIB
+    blocks = math.ceil(vocabulary / KERNEL_BLOCK)
+    return requests * (blocks + 1) * 8 * (3 + setup.training.top_k) / GIB
+
+
+def blended_round_gib(setup: Setup, requests: int) -> float:
+    """A blending engine's largest round: student distributions, uniforms, verdict on a part."""
+    vocabulary = setup.vocabulary.size
+    length = setup.training.max_response_tokens
+    values = min(requests * LONGEST_ROUND * vocabulary, max(ROUND_VALUES, requests * vocabulary))
+    # A part has at least one request, however large its distributions.
+    judged = min(values, max(JUDGED_AT_ONCE, LONGEST_ROUND * vocabulary))
+    step = requests * vocabulary * (LOGIT_BYTES + 12)
+    uniforms = 2 * 3 * 8 * requests * length  # on each request, and in the table of the batch
+    return (4 * values + judged * JUDGED_BYTES + step + uniforms) / GIB
+
+
+# --- the torch engine ---
+DRAFT_VALUES = 2**25  # rows × γ × vocabulary of a blended round
+DRAFT_BYTES = 96  # per such value: counted
+PLAIN_BYTES = 32  # per logit of a plain step: counted
+SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cache is compacted
+
+
+def slots_of(length: int, drafted: int) -> int:
+    """Most cache slots of a row of `length` tokens in the torch engine, for γ = `drafted`."""
+    if drafted == 1:
+        return length  # a single draft that is rejected leaves no slot behind
+    return math.ceil(length * (1 + SPARE_SLOTS)) + drafted
+
+
+def longest_round(setup: Setup, rows: int) -> int:
+    """The largest γ at which the torch engine judges a round of `rows` rows at once."""
+    return max(1, DRAFT_VALUES // (rows * setup.vocabulary.size))
+
+
+# --- passes of scoring and learning ---
+
+MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
+LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
+SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
+SCORED_BYTES = 20  # per such logit by torch: counted; the kernel holds logits alone
+
+
+def learned_token_bytes(setup: Setup) -> int:
+    """Bytes per token of a micro-batch while the student learns with checkpointed layers.
+
+    Each layer's input is kept: the residual stream, in float32. One layer at a time is recomputed
+    with its gradients; the factors of its widths were counted and rounded up.
+    """
+    shape = setup.student.shape
+    projected = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    kept = 4 * shape.layers * shape.hidden
+    return kept + 24 * projected + 48 * shape.hidden + 36 * shape.ffn
+
+
+def kept_token_bytes(setup: Setup) -> int:
+    """Bytes per token of a micro-batch while the student learns and layers keep what they computed.
+
+    A layer keeps in 16 bits the inputs and outputs of its two norms; queries and keys before and
+    after theirs, values, and the attention's output; and of the MLP both projections, the activated
+    one and their product. Counted, with the last hidden states and their gradients beside. Norms
+    that run as one kernel (`passes.fuse_norms`) are assumed: others keep twice as much of theirs,
+    and a learner that runs out of memory is made leaner.
+    """
+    shape = setup.student.shape
+    projected = (shape.heads + shape.kv_heads) * shape.head_dim
+    of_layer = 2 * (4 * shape.hidden + 3 * projected + 4 * shape.ffn)
+    return shape.layers * of_layer + 32 * shape.hidden
+
+
+def kept_bytes(setup: Setup) -> int:
+    """Bytes of the weights in the dtype of the passes, which all layers keep for the backward."""
+    return 2 * decoder(setup.student, setup).parameters
+
+
+def scored_token_bytes(setup: Setup) -> int:
+    """Bytes per token while the teacher scores: a layer's MLP, residual and last hidden states."""
+    shape = setup.teacher.shape
+    return BYTES[setup.engine.dtype] * (3 * shape.ffn + 6 * shape.hidden)
+
+
+def loss_gib(setup: Setup) -> float:
+    """The loss on hidden states: chunks, three float32 copies of the head and one for computing."""
+    head = setup.vocabulary.size * setup.student.shape.hidden
+    return (3 * 4 + 2) * head / GIB + LOSS_CHUNKS_GIB

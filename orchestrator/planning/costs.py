@@ -41,22 +41,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from orchestrator.config import Placement, Runtime, Setup
-from orchestrator.engines.budget import (
-    Situation,
-    TooSmall,
-    budget,
-    by_kernel,
-    fitting_round,
-    is_pooled,
-    scores_beside,
-)
-from orchestrator.engines.catalog import LONGEST_ROUND, sampler_of
+from orchestrator.engines.budget import Situation, TooSmall, budget, is_pooled, scores_beside
+from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import (
+    LONGEST_ROUND,
     ONE_GPU,
     STATE_BYTES,
     Decoder,
     Gpus,
+    by_kernel,
     decoder,
+    fitting_round,
     sequences_per_step,
 )
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths

@@ -13,9 +13,9 @@ from typing import Protocol
 #
 # γ changes the time, never the result. Two functions call `draft_length` here and cap its answer:
 #
-# - `ModelStore.draft_length` (`engines.common.store`) for the torch engine, on a GPU by the memory of
+# - `ModelStore.draft_length` (`engines.torch.engine`) for the torch engine, on a GPU by the memory of
 #   a round (`engines.budget.longest_round`);
-# - `_draft_length` of `engines.sglang.blending`, by `engines.catalog.LONGEST_ROUND`, 16. The memory of
+# - `_draft_length` of `engines.sglang.engine`, by `engines.catalog.LONGEST_ROUND`, 16. The memory of
 #   a round then limits the requests that run at once (`engines.budget.fitting_round`).
 #
 # Both pass the behavior's `acceptance_guess`, the teacher's parameters ÷ the

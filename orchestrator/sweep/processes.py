@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import tune
 
-from orchestrator.engines.budget import MOST_TOKENS
 from orchestrator.engines.interface import ModelFolder
+from orchestrator.engines.memory import MOST_TOKENS
 from orchestrator.errors import LeaseHeld
 from orchestrator.liveness.head_node import Head, end_without
 from orchestrator.liveness.heartbeat import Pulse, loading, pulse_path

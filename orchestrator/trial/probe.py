@@ -20,10 +20,9 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, load_training_set
-from orchestrator.engines.common.causal import CausalModel
-from orchestrator.engines.common.packing import padded
+from orchestrator.engines.common.causal import CausalModel, open_tokenizer
+from orchestrator.engines.common.passes import padded
 from orchestrator.engines.interface import Limits, Owner
-from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE

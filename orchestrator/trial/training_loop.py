@@ -9,9 +9,8 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet, load_training_set
 from orchestrator.engines.budget import Situation, scores_beside
+from orchestrator.engines.common.causal import open_tokenizer
 from orchestrator.engines.device import PeakWatch, granted, watch_gpu
-from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.experiment.units import checkpoint_steps, sampled_steps
@@ -49,27 +48,27 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.trial import diagnostics
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
-from orchestrator.workers.members import job_of, lora_of
-from orchestrator.workers.roles import Handle, Learner, Roles, Rollout, Teacher
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.members import (
+    LearnerWorker,
+    RolloutWorker,
+    TeacherWorker,
+    job_of,
+    lora_of,
+)
+from orchestrator.workers.roles import Handle, Roles, refresh, start
+from orchestrator.workers.spec import RoleName, WorkerSpec
 
 # --- one step of training: prompts → behavior → teacher → learner → log ---
 
 
-@dataclass(frozen=True)
 class TrainingStep:
-    """The state that all steps of a unit share."""
+    """The state that all steps of a trial share; `watch` is over the GPU of this process."""
 
-    spec: WorkerSpec
-    run: RunWriter
-    roles: Roles
-    data: TrainingSet
-    tokenizer: PreTrainedTokenizerBase
-    grader: Grader
-    start: Callable[..., None]  # `training_loop.Trial.start`
-    place: Mapping[str, Any] = field(default_factory=dict)  # host and process of the learner
-    watch: PeakWatch | None = None  # over the GPU of this process
-    noted: set[str] = field(default_factory=set)  # lines that this attempt has logged once
+    def __init__(self, trial: Trial, data: TrainingSet, watch: PeakWatch | None = None):
+        self.trial, self.data, self.watch = trial, data, watch
+        self.spec, self.run, self.roles = trial.spec, trial.run, trial.roles
+        self.tokenizer, self.grader = trial.tokenizer, trial.grader
+        self.noted: set[str] = set()  # lines that this attempt has logged once
 
     def take(self, step: int) -> None:
         """Sample, score, learn and log step `step`.
@@ -96,15 +95,19 @@ class TrainingStep:
         keeps = step in sampled_steps(unit, self.spec.setup)
         traced = self.spec.runtime.rollout_texts if keeps else 0
         if unit.is_supervised:
-            rollouts, sampled = roles.teacher.sample(requests, traced)
+            rollouts, sampled = roles.call_for_two(
+                "teacher", TeacherWorker.sample, requests, traced
+            )
         else:
             behavior = behavior_at(unit.method, unit.knobs, step)
             scored = self.scores_beside(step, behavior)
             if scored:
-                self.start(step, teacher=roles.teacher)
+                self.trial.start(step, "teacher")
                 clock.skip()
-            roles.refresh(step)
-            rollouts, sampled = roles.rollout.sample(
+            refresh(roles, step)
+            rollouts, sampled = roles.call_for_two(
+                "rollout",
+                RolloutWorker.sample,
                 requests,
                 behavior,
                 response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
@@ -128,8 +131,9 @@ class TrainingStep:
             golds = {index: prompt.problem.gold for index, prompt in prompts}
             samples = diagnostics.rollout_samples(requests, digest, rewards, golds, self.tokenizer)
             self.run.write_samples(step, samples)
+        place = self.trial.places["learner"]
         self.run.append_timing(
-            {"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)}
+            {"step": step, "phase": TRAIN, **clock.laps, **place, **self.memory(step, clock)}
         )
 
     def scores_beside(self, step: int, behavior: Behavior) -> bool:
@@ -149,13 +153,13 @@ class TrainingStep:
         scores = None
         judged = digest.scores
         if judged is None and goal.needs_teacher:
-            self.start(step, teacher=self.roles.teacher)
+            self.trial.start(step, "teacher")
             clock.skip()
-            scores, scored = self.roles.teacher.score(rollouts)
+            scores, scored = self.roles.call_for_two("teacher", TeacherWorker.score, rollouts)
             judged = scored.get()
         if judged is not None:
             clock.lap(SCORE)
-        learned = self.roles.learner.step(rollouts, scores, goal, step).get()
+        learned = self.roles.call("learner", LearnerWorker.step, rollouts, scores, goal, step).get()
         _check_finite(learned)
         self.check_sampler(step, learned)
         clock.lap(LEARN)
@@ -326,12 +330,19 @@ class Trial:
         self.setup = spec.setup
         self.run = run
         self.roles = roles
-        self.started: set[str] = set()
+        self.places: dict[
+            RoleName, dict[str, Any]
+        ] = {}  # host and process of the roles that are up
 
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The setup's one tokenizer."""
         return open_tokenizer(self.spec.teacher)
+
+    @functools.cached_property
+    def grader(self) -> Grader:
+        """The grader of this process."""
+        return shared_grader(self.spec.runtime.grader_deadline_s)
 
     def train(self) -> Iterator[int]:
         """Train steps `run.next_step` … `unit.steps` − 1."""
@@ -345,22 +356,19 @@ class Trial:
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer, batches)
         self.run.describe_data(data.counts())
         self.run.log.enter(OPENING)
-        self.start(self.run.next_step, learner=self.roles.learner)
+        self.start(self.run.next_step, "learner")
         if self.unit.is_supervised:
-            self.start(self.run.next_step, teacher=self.roles.teacher)
+            self.start(self.run.next_step, "teacher")
         else:
             # The teacher starts with the first step that it scores: blended steps bring their scores.
-            self.start(self.run.next_step, rollout=self.roles.rollout)
+            self.start(self.run.next_step, "rollout")
         if self.run.next_step:
             with heartbeat.loading():
-                self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
+                saved = self.run.checkpoint_path(self.run.next_step)
+                self.roles.call("learner", LearnerWorker.restore, str(saved)).get()
         checkpoints = checkpoint_steps(self.unit, self.setup)
-        grader = shared_grader(self.spec.runtime.grader_deadline_s)
-        place = self.roles.learner.place()
         watch = watch_gpu()
-        training_step = TrainingStep(
-            self.spec, self.run, self.roles, data, self.tokenizer, grader, self.start, place, watch
-        )
+        training_step = TrainingStep(self, data, watch)
         try:
             for k in range(self.run.next_step, self.unit.steps):
                 self.run.log.enter(TRAINING)
@@ -374,23 +382,22 @@ class Trial:
             if watch is not None:
                 watch.close()
 
-    def start(self, step: int, **roles: Rollout | Teacher | Learner) -> None:
-        """Start the `roles` that are not up yet, before step `step` and outside of its time."""
-        for name, role in roles.items():
-            if name not in self.started:
-                begun = time.monotonic()
-                with heartbeat.loading():
-                    role.start(step)
-                seconds = round(time.monotonic() - begun, 3)
-                row = {"step": step, "phase": START, "role": name, "seconds": seconds}
-                place = role.place()
-                self.run.append_timing(row | place)
-                if place["process"] != os.getpid():  # the attempt's first line names this process
-                    self.run.log.line(f"{name}: {described(place)}")
-                self.started.add(name)
+    def start(self, step: int, role: RoleName) -> None:
+        """Start a role that is not up yet, before step `step` and outside of its time."""
+        if role in self.places:
+            return
+        begun = time.monotonic()
+        with heartbeat.loading():
+            place = start(self.roles, role, step)
+        seconds = round(time.monotonic() - begun, 3)
+        row = {"step": step, "phase": START, "role": role, "seconds": seconds}
+        self.run.append_timing(row | place)
+        if place["process"] != os.getpid():  # the attempt's first line names this process
+            self.run.log.line(f"{role}: {described(place)}")
+        self.places[role] = place
 
     def save(self, folder: Path) -> None:
         """Save a complete model folder: weights, configuration, tokenizer, the learner's state."""
-        self.roles.learner.save(folder)
+        self.roles.call("learner", LearnerWorker.save, str(folder)).get()
         self.tokenizer.save_pretrained(folder)
         complete_settings(folder, self.setup.student.stop_ids)

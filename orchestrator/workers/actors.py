@@ -12,7 +12,7 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.liveness import heartbeat
-from orchestrator.workers.roles import Host, Roles, inline_roles
+from orchestrator.workers.roles import Host, Inline, Roles
 from orchestrator.workers.spec import COLOCATED, SPLIT, RoleName, WorkerSpec, bundles
 
 ASK_EVERY_S = 5.0
@@ -34,13 +34,13 @@ def start_roles(spec: WorkerSpec) -> Roles:
     """Start the roles of a trial according to its placement."""
     placement = spec.unit.placement
     if placement.mode == "inline":
-        return inline_roles(spec)
+        return Inline(spec)
     actors: dict[RoleName, Any] = {}
     for index, roles in enumerate(COLOCATED if placement.mode == "colocated" else SPLIT):
         bundle = 1 if placement.mode == "colocated" else index + 1
         actor = _actor(spec, bundle, sharing=len(COLOCATED) if placement.mode == "colocated" else 1)
         actors |= dict.fromkeys(roles, actor)
-    return Roles(Remote(actors, spec.runtime.worker_timeout_s))
+    return Remote(actors, spec.runtime.worker_timeout_s)
 
 
 def _actor(spec: WorkerSpec, bundle: int, sharing: int) -> Any:

@@ -17,8 +17,8 @@ from orchestrator.config import Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problems import Problem
 from orchestrator.data.prompts import graded_text, prompt_text, render, response_text
+from orchestrator.engines.common.causal import open_tokenizer
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
-from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.experiment.evaluation_protocol import keeps_text
 from orchestrator.grading.gold import Gold
 from orchestrator.grading.grader import Grade, shared_grader

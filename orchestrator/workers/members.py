@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.config import Setup
 from orchestrator.engines.catalog import open_engine, sampler_of
+from orchestrator.engines.common.causal import open_tokenizer
 from orchestrator.engines.device import hide_gpus
 from orchestrator.engines.interface import (
     Engine,
@@ -20,7 +21,6 @@ from orchestrator.engines.interface import (
     WeightsRef,
 )
 from orchestrator.engines.memory import Gpus, Situation
-from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.experiment.methods import behavior_at, needs_teacher
 from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Role, uniforms
@@ -245,15 +245,19 @@ class LearnerWorker:
     """A student in training. Calls change it; a lost one is rebuilt from the last checkpoint."""
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
-        self._spec = spec
-        self._trainer = engines.trainer()
+        self._spec, self._engines = spec, engines
+
+    @functools.cached_property
+    def _trainer(self) -> Trainer:
+        return self._engines.trainer()
 
     @functools.cached_property
     def _canary_sequences(self) -> list[list[int]]:
         return canary_sequences(self._spec.setup, open_tokenizer(self._spec.teacher))
 
     def start(self) -> None:
-        """Do nothing: the constructor has loaded the student."""
+        """Load the student."""
+        _ = self._trainer
 
     def step(
         self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int

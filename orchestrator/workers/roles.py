@@ -1,4 +1,4 @@
-"""A trial's view of its roles: proxies for workers in any process, and handles to their results.
+"""A trial's view of its roles: calls of workers in any process, and handles to their results.
 
 Rollouts, scores and weights pass between roles as handles; the trial fetches digests and metrics
 only.
@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from orchestrator.engines.interface import WeightsRef
 from orchestrator.liveness.processes import place
-from orchestrator.policy.spec import Behavior, Objective
-from orchestrator.rollouts import Request, Rollouts, TeacherScores
-from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 from orchestrator.workers.members import Engines, LearnerWorker, RolloutWorker, TeacherWorker
 from orchestrator.workers.spec import RoleName, WorkerSpec
 
@@ -32,8 +27,11 @@ class Handle(Protocol[Held]):
         ...
 
 
-class Transport(Protocol):
-    """Calls methods of workers in their processes. Handles among the arguments arrive as values."""
+class Roles(Protocol):
+    """All roles of a trial: calls methods of workers in their processes.
+
+    Handles among the arguments arrive as values.
+    """
 
     def call(
         self, role: RoleName, method: Callable[..., First], *arguments: Any
@@ -48,107 +46,27 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+def start(roles: Roles, role: RoleName, step: int) -> dict[str, Any]:
+    """Load the models with which a role begins at step `step`; returns its host and process."""
+    match role:
+        case "rollout":
+            roles.call(role, RolloutWorker.start, step).get()
+        case "teacher":
+            roles.call(role, TeacherWorker.start).get()
+        case "learner":
+            roles.call(role, LearnerWorker.start).get()
+    return roles.call(role, _place_of).get()
+
+
 def _place_of(worker: Any) -> dict[str, Any]:
     """The host and process of a worker; called in that process."""
     return place()
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """See `generation.RolloutWorker`."""
-
-    transport: Transport
-
-    def start(self, step: int) -> None:
-        self.transport.call("rollout", RolloutWorker.start, step).get()
-
-    def place(self) -> dict[str, Any]:
-        return self.transport.call("rollout", _place_of).get()
-
-    def load(self, weights: Handle[WeightsRef]) -> None:
-        self.transport.call("rollout", RolloutWorker.load, weights).get()
-
-    def sample(
-        self,
-        requests: list[Request],
-        behavior: Behavior,
-        max_tokens: int | None = None,
-        traced: int = 0,
-        scored: bool = False,
-    ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
-        return self.transport.call_for_two(
-            "rollout", RolloutWorker.sample, requests, behavior, max_tokens, traced, scored
-        )
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """See `generation.TeacherWorker`."""
-
-    transport: Transport
-
-    def start(self, step: int) -> None:
-        """Start the teacher, which is the same for all steps."""
-        self.transport.call("teacher", TeacherWorker.start).get()
-
-    def place(self) -> dict[str, Any]:
-        return self.transport.call("teacher", _place_of).get()
-
-    def score(
-        self, rollouts: Handle[Rollouts]
-    ) -> tuple[Handle[TeacherScores], Handle[ScoresDigest]]:
-        return self.transport.call_for_two("teacher", TeacherWorker.score, rollouts)
-
-    def sample(
-        self, requests: list[Request], traced: int = 0
-    ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
-        return self.transport.call_for_two("teacher", TeacherWorker.sample, requests, traced)
-
-
-@dataclass(frozen=True)
-class Learner:
-    """See `learner.LearnerWorker`."""
-
-    transport: Transport
-
-    def start(self, step: int) -> None:
-        """Start the learner, which is the same for all steps."""
-        self.transport.call("learner", LearnerWorker.start).get()
-
-    def place(self) -> dict[str, Any]:
-        return self.transport.call("learner", _place_of).get()
-
-    def step(
-        self,
-        rollouts: Handle[Rollouts],
-        scores: Handle[TeacherScores] | None,
-        goal: Objective,
-        step: int,
-    ) -> Handle[dict[str, float]]:
-        return self.transport.call("learner", LearnerWorker.step, rollouts, scores, goal, step)
-
-    def publish(self, step: int) -> Handle[WeightsRef]:
-        return self.transport.call("learner", LearnerWorker.publish, step)
-
-    def save(self, folder: Path) -> None:
-        self.transport.call("learner", LearnerWorker.save, str(folder)).get()
-
-    def restore(self, folder: Path) -> None:
-        self.transport.call("learner", LearnerWorker.restore, str(folder)).get()
-
-
-class Roles:
-    """All roles of a trial, over one transport."""
-
-    def __init__(self, transport: Transport):
-        self.rollout = Rollout(transport)
-        self.teacher = Teacher(transport)
-        self.learner = Learner(transport)
-        self.close = transport.close
-
-    def refresh(self, step: int) -> None:
-        """Let the rollout role sample from the learner's weights after `step` steps."""
-        self.rollout.load(self.learner.publish(step))
+def refresh(roles: Roles, step: int) -> None:
+    """Let the rollout role sample from the learner's weights after `step` steps."""
+    weights = roles.call("learner", LearnerWorker.publish, step)
+    roles.call("rollout", RolloutWorker.load, weights).get()
 
 
 # --- where workers live ---
@@ -214,8 +132,3 @@ class Inline:
     def close(self) -> None:
         """Close the engines: the process may go on with another unit."""
         self._host.close()
-
-
-def inline_roles(spec: WorkerSpec) -> Roles:
-    """All roles in this process."""
-    return Roles(Inline(spec))

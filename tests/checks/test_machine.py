@@ -30,9 +30,9 @@ from orchestrator.checks.machine import (
 )
 from orchestrator.engines import device
 from orchestrator.engines.common import passes as packed
-from orchestrator.engines.common import store
 from orchestrator.engines.device import MemoryHolder
 from orchestrator.engines.sglang import toolchain
+from orchestrator.engines.torch import trainer
 from tests.checks.benches import small_bench
 from tests.checks.fakes import never
 from tests.engines.installed import skip_without
@@ -257,12 +257,12 @@ def test_a_learners_state_comes_back_as_it_was(
     monkeypatch.setattr(checks, "PIECE", 10_000)  # several pieces
     assert checks.offload(small_bench(tmp_path)).verdict == "ok"
 
-    class Forgetful(store.Offload):
+    class Forgetful(trainer.Offload):
         def to_device(self) -> None:
             super().to_device()
             next(iter(self._parameters.values())).data[7] += 1
 
-    monkeypatch.setattr(store, "Offload", Forgetful)
+    monkeypatch.setattr(trainer, "Offload", Forgetful)
     found = checks.offload(small_bench(tmp_path))
     assert (found.verdict, found.detail) == ("fail", "the learner's state came back changed")
 

@@ -7,24 +7,17 @@ from typing import get_args
 import pytest
 
 from orchestrator.config import Placement, RoleGpus, Runtime, Setup
-from orchestrator.engines.budget import (
-    OTHERS,
-    Situation,
-    TooSmall,
-    blending_requests,
-    budget,
-    fitting_round,
-    longest_round,
-    scores_beside,
-    slots_of,
-)
+from orchestrator.engines.budget import OTHERS, Situation, TooSmall, budget, scores_beside
 from orchestrator.engines.memory import (
     Gpus,
+    blending_requests,
     cpu_cache_tokens,
     decoder,
-    kv_gib,
+    fitting_round,
     learner_parts,
+    longest_round,
     parameters,
+    slots_of,
 )
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
@@ -457,11 +450,11 @@ def test_a_learner_of_adapters_keeps_the_weights_and_trains_the_adapters() -> No
 
 
 def test_caches_of_full_length() -> None:
-    assert (
-        kv_gib(setup(), blending=False) == 0.875
-    )  # 1024 + 7168 tokens of 28 layers × 8 heads × 128 × 2 × 2 bytes
-    assert kv_gib(setup(), blending=True) == 0.875 + 1.125  # and of 36 layers
-    assert kv_gib(setup(), blending=False, max_tokens=8192) == 0.984375
+    pair = setup()
+    student, teacher = decoder(pair.student, pair).kv_bytes, decoder(pair.teacher, pair).kv_bytes
+    # 1024 + 7168 tokens of 28 layers × 8 heads × 128 × 2 × 2 bytes
+    assert 8192 * student / GIB == 0.875
+    assert 8192 * teacher / GIB == 1.125  # of 36 layers
 
 
 def test_a_serving_engine_on_cpus_holds_a_batch_within_its_limit() -> None:

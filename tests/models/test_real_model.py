@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from orchestrator.data.word_problems import training_problems
+from orchestrator.engines.common.causal import checked_model
 from orchestrator.engines.common.learning import Targets, measure
-from orchestrator.engines.common.store import checked_model
-from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang import verdict
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
 from orchestrator.engines.sglang.process import ROWS, Draw
 from orchestrator.engines.torch.engine import TorchEngine
@@ -63,7 +63,7 @@ def test_sampler_and_learner_read_the_same_hidden_states_alike(
     )
     hidden = model.hidden(ids, torch.ones_like(ids))[0, :-1]
     tokens, space = ids[0, 1:], model.space
-    monkeypatch.setattr(private, "_space", [(space, "student")])
+    monkeypatch.setattr(verdict, "_space", [(space, "student")])
     draws = [vars(Draw(0, 1, 1.0, 16, forced=(token,))) for token in tokens.tolist()]
     start = torch.zeros_like(tokens)
     head = model.head_weight.float()  # a learner's own weights are float32
@@ -72,7 +72,7 @@ def test_sampler_and_learner_read_the_same_hidden_states_alike(
         of_verl = OpenedModel(cast(Any, None), space, torch.bfloat16, False, precise)
         logits = replace(model, precise_head=precise).head(hidden)
         torch.testing.assert_close(of_verl.logits(hidden, model.head_weight), logits)
-        _, kept = private.draw_tokens(logits, draws, start)
+        _, kept = verdict.draw_tokens(logits, draws, start)
         records = unpack([kept[ROWS][row] for row in range(len(tokens))], plain_row_type(16))
         log_p = torch.from_numpy(records["student"].copy())
         support = torch.from_numpy(records["support_ids"].copy()).long()

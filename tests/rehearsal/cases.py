@@ -9,18 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Runtime, Setup
-from orchestrator.engines.budget import (
-    OTHERS,
-    Budget,
-    Situation,
-    TooSmall,
-    budget,
+from orchestrator.engines.budget import OTHERS, Budget, Situation, TooSmall, budget
+from orchestrator.engines.memory import (
+    LONGEST_ROUND,
+    decoder,
     fitting_round,
     longest_round,
     slots_of,
 )
-from orchestrator.engines.catalog import LONGEST_ROUND
-from orchestrator.engines.memory import decoder
 from orchestrator.planning.rates import GPUS
 from orchestrator.policy import laws
 from orchestrator.policy.spec import Student, TrustRegion

@@ -22,12 +22,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Model, Setup
-from orchestrator.engines.budget import LOGIT_BYTES
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang import private
+from orchestrator.engines.memory import LOGIT_BYTES
+from orchestrator.engines.sglang import verdict as drawing
 from orchestrator.engines.sglang.blending_rows import Order
 from orchestrator.engines.sglang.process import Draw
 from orchestrator.engines.sglang.verdict import Drafts, Randomness, sampled, uniforms_of, verdict
@@ -231,15 +231,15 @@ def sampler(setup: Setup, requests: int, kernel: bool) -> Measured:
     """
     if kernel:
         _replace_triton()
-    os.environ[private.KERNEL] = "1" if kernel else ""
+    os.environ[drawing.KERNEL] = "1" if kernel else ""
     with pretended() as ledger, torch.no_grad():
-        private._space[:] = [(_space(setup), "student")]
+        drawing._space[:] = [(_space(setup), "student")]
         with measuring(ledger) as measured:
             raw = torch.empty(requests, setup.vocabulary.size, dtype=torch.bfloat16, device=DEVICE)
             logits = raw.float()
             draw = Draw(seed=1, prompt=5, support=setup.training.top_k).as_parameters()
             positions = torch.zeros(requests, dtype=torch.long, device=DEVICE)
-            private.draw_tokens(logits, [draw] * requests, positions)
+            drawing.draw_tokens(logits, [draw] * requests, positions)
         return measured
 
 

@@ -30,7 +30,7 @@ import torch
 
 from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines.interface import Job, ModelFolder
-from orchestrator.engines.sglang import blending, engine, private
+from orchestrator.engines.sglang import engine, private
 from orchestrator.engines.sglang.process import Settings
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
@@ -105,9 +105,9 @@ def engines(setup: Setup, folder: Path) -> dict[str, Any]:
     )
     evaluator = replace(trial, teacher=None, steps=0, trains=False, takes_turns=False)
     wanted = {
-        "trial, the student alone": lambda: engine.settings(trial, student, "student"),
-        "trial, blending": lambda: blending.blending_settings(trial),
-        "evaluator": lambda: engine.settings(evaluator, student, "student"),
+        "trial, the student alone": lambda: engine.settings(trial, "student"),
+        "trial, blending": lambda: engine.blending_settings(trial),
+        "evaluator": lambda: engine.settings(evaluator, "student"),
     }
     found: dict[str, Any] = {}
     for name, settings in wanted.items():

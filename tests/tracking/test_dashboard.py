@@ -28,7 +28,7 @@ from orchestrator.sweep import prepare
 from orchestrator.tracking.dashboard import SECONDS, dashboard, logged_columns, panels
 from orchestrator.tracking.projection import projected_rows, results_id
 from orchestrator.trial.training_loop import run_unit
-from orchestrator.workers.roles import inline_roles
+from orchestrator.workers.roles import Inline
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
 from tests.sweeps import write_experiment
 from tests.tracking.sweep import Sweep
@@ -81,7 +81,7 @@ def names_of(folder: Path) -> dict[str, set[str]]:
         if unit.method is None:
             continue
         spec = prepare.worker_spec(unit, experiment, runs, pair)
-        roles = inline_roles(spec)
+        roles = Inline(spec)
         with closing(RunWriter(runs, unit.id)) as run:
             for _ in run_unit(spec, run, roles):
                 pass

@@ -37,8 +37,8 @@ from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.sweep import prepare
 from orchestrator.trial import probe as continuation
 from orchestrator.trial.probe import ContinuationProbe, ProbeOutcome, ProbeSource
-from orchestrator.trial.training_loop import TrainingStep
-from orchestrator.workers.roles import inline_roles
+from orchestrator.trial.training_loop import TrainingStep, Trial
+from orchestrator.workers.roles import Inline
 from orchestrator.workers.spec import WorkerSpec
 from tests.probes import LIMIT, SIZES, run_probe, write_probe
 from tests.sweeps import ROOT, contents, environment
@@ -208,9 +208,7 @@ def test_cutting(probe: ContinuationProbe) -> None:
 def test_its_rollouts_are_those_training_begins_with(probe: ContinuationProbe, path: Path) -> None:
     spec = probe.spec
     data = TrainingSet([prompt for _, prompt in probe.prompts], 0, {}, {})
-    training = TrainingStep(
-        spec, probe.run, inline_roles(spec), data, probe.tokenizer, probe.grader, start=print
-    )
+    training = TrainingStep(Trial(spec, probe.run, Inline(spec)), data)
     expected = training.requests(0, data.batch(0, spec.setup.training.prompts_per_step))
     source = probe.sample(probe.prompts[:4], Student())
     assert source.rollouts.requests == expected

@@ -33,7 +33,7 @@ from orchestrator.trial import training_loop
 from orchestrator.trial import training_loop as step_module
 from orchestrator.trial.training_loop import TrainingStep, run_unit
 from orchestrator.workers.members import LearnerWorker, RolloutWorker, TeacherWorker
-from orchestrator.workers.roles import Here, Inline, Roles, inline_roles
+from orchestrator.workers.roles import Here, Inline
 from orchestrator.workers.spec import RoleName, WorkerSpec
 from tests.sweeps import TINY_SETUP, write_experiment
 
@@ -77,7 +77,7 @@ def worker_spec(
 def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
     """With this rate the first update leaves weights from which nothing can be sampled."""
     spec = worker_spec(tmp_path, ROWS, {"lr": 1e30, "warmup_steps": 0})
-    roles = inline_roles(spec)
+    roles = Inline(spec)
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             with pytest.raises(
@@ -104,7 +104,7 @@ def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
     they are logged.
     """
     spec = worker_spec(tmp_path, ROWS, {})
-    roles = Roles(Overflowing(spec))
+    roles = Overflowing(spec)
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             with pytest.raises(NotFinite, match=r"^step 0: loss is not finite"):
@@ -141,7 +141,7 @@ def trained(folder: Path, roles_of: Callable[[WorkerSpec], Inline], lr: float) -
     """A closed run of two steps, whose first update has the full rate."""
     folder.mkdir()
     spec = worker_spec(folder, ROWS, {"lr": lr, "warmup_steps": 0})
-    roles = Roles(roles_of(spec))
+    roles = roles_of(spec)
     with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
         try:
             list(run_unit(spec, run, roles))
@@ -168,7 +168,7 @@ def run_trial(
     folder: Path, rows: list[dict[str, str]], methods: Mapping[str, Any] = VANILLA
 ) -> tuple[RunReader, WorkerSpec]:
     spec = worker_spec(folder, rows, methods=methods)
-    roles = inline_roles(spec)
+    roles = Inline(spec)
     with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
         try:
             assert list(run_unit(spec, run, roles)) == [2]
@@ -284,7 +284,7 @@ def attempt(spec: WorkerSpec, runs: Path, transport: Inline) -> RunReader:
     """Train as far as the transport goes."""
     with closing(RunWriter(runs, spec.unit.id)) as run:
         try:
-            list(run_unit(spec, run, Roles(transport)))
+            list(run_unit(spec, run, transport))
         finally:
             transport.close()
     return RunReader(runs, spec.unit.id)
@@ -478,7 +478,7 @@ def test_some_rollouts_are_kept_token_by_token(
 def test_no_rollout_is_kept_where_no_text_is(tmp_path: Path) -> None:
     spec = worker_spec(tmp_path, ROWS)
     spec = replace(spec, runtime=replace(spec.runtime, rollout_texts=0))
-    roles = inline_roles(spec)
+    roles = Inline(spec)
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             list(run_unit(spec, run, roles))
@@ -528,7 +528,7 @@ def test_how_long_models_load_says_nothing_of_how_long_work_may_take(
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         for resumed_at in (0, 1):
             monkeypatch.setattr(heartbeat, "_work", heartbeat._Work())
-            roles = Roles(SlowToLoad(spec, clock))
+            roles = SlowToLoad(spec, clock)
             assert run.next_step == resumed_at
             assert next(run_unit(spec, run, roles)) == resumed_at + 1
             roles.close()
@@ -544,7 +544,7 @@ def test_a_stage_of_adapters_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     spec, folders = replace(spec, unit=unit, setup=setup), []
     for name, stops in (("whole", (2,)), ("resumed", (1, 2))):
         for stop in stops:
-            roles = inline_roles(spec)
+            roles = Inline(spec)
             with closing(RunWriter(tmp_path / name, unit.id)) as run:
                 try:
                     for step in run_unit(spec, run, roles):
@@ -576,10 +576,8 @@ class Logged:
 def step_of(method: str, knobs: dict[str, Any], run: Logged) -> TrainingStep:
     unit = Unit("a", "trial", "tiny", method, knobs, 0, (), 10, 0, {})
     spec = SimpleNamespace(unit=unit)
-    nothing = cast(Any, None)
-    return TrainingStep(
-        cast(Any, spec), cast(Any, run), nothing, nothing, nothing, nothing, nothing
-    )
+    trial = SimpleNamespace(spec=spec, run=run, roles=None, tokenizer=None, grader=None)
+    return TrainingStep(cast(Any, trial), cast(Any, None))
 
 
 def test_the_log_says_once_when_epsilon_sinks_below_the_rounding() -> None:

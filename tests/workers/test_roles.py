@@ -17,7 +17,8 @@ from orchestrator.engines.interface import WeightsRef
 from orchestrator.policy.spec import Objective, Student, TrustRegion
 from orchestrator.rollouts import Rollouts
 from orchestrator.workers.digests import digest_rollouts, digest_scores
-from orchestrator.workers.roles import Host, Inline, Roles
+from orchestrator.workers.members import LearnerWorker, RolloutWorker, TeacherWorker
+from orchestrator.workers.roles import Host, Inline, refresh
 from orchestrator.workers.spec import RoleName
 from tests import tiny
 
@@ -79,16 +80,20 @@ def afar(tmp_path: Path) -> Afar:
 
 @pytest.mark.parametrize("blended", [True, False])
 def test_a_step_brings_no_tensor_to_the_trial(afar: Afar, blended: bool) -> None:
-    roles, requests = Roles(afar), tiny.requests(4)
-    roles.refresh(0)
-    rollouts, sampled = roles.rollout.sample(requests, TrustRegion(0.1) if blended else Student())
+    roles, requests = afar, tiny.requests(4)
+    refresh(roles, 0)
+    rollouts, sampled = roles.call_for_two(
+        "rollout", RolloutWorker.sample, requests, TrustRegion(0.1) if blended else Student()
+    )
     digest = sampled.get()
     assert (digest.scores is not None) == blended
     scores = None
     if not blended:
-        scores, scored = roles.teacher.score(rollouts)
+        scores, scored = roles.call_for_two("teacher", TeacherWorker.score, rollouts)
         assert len(scored.get().log_probs) == len(requests)
-    learned = roles.learner.step(rollouts, scores, Objective("renormalized"), 0).get()
+    learned = roles.call(
+        "learner", LearnerWorker.step, rollouts, scores, Objective("renormalized"), 0
+    ).get()
     assert learned["loss"] > 0
     tokens = sum(map(len, digest.responses))
     # Token ids, a few numbers for each rollout and for the step; the requests go the other way.
@@ -123,11 +128,13 @@ def test_roles_afar_do_the_same_as_roles_here(tmp_path: Path) -> None:
     spec, requests = tiny.worker_spec(tmp_path), tiny.requests(2)
     found = []
     for transport in (Inline(spec), Afar(Host(spec))):
-        roles = Roles(transport)
-        roles.refresh(0)
-        rollouts, sampled = roles.rollout.sample(requests, Student())
-        scores, scored = roles.teacher.score(rollouts)
-        learned = roles.learner.step(rollouts, scores, Objective("renormalized"), 0).get()
+        roles = transport
+        refresh(roles, 0)
+        rollouts, sampled = roles.call_for_two("rollout", RolloutWorker.sample, requests, Student())
+        scores, scored = roles.call_for_two("teacher", TeacherWorker.score, rollouts)
+        learned = roles.call(
+            "learner", LearnerWorker.step, rollouts, scores, Objective("renormalized"), 0
+        ).get()
         found.append((sampled.get(), scored.get(), learned))
         roles.close()
     assert found[0] == found[1]
@@ -136,12 +143,19 @@ def test_roles_afar_do_the_same_as_roles_here(tmp_path: Path) -> None:
 def test_a_learner_trains_towards_the_scores_that_came_with_the_rollouts(tmp_path: Path) -> None:
     engine = tiny.torch_engine(tmp_path)
     host = Host(tiny.worker_spec(tmp_path))
-    roles = Roles(Afar(host))
-    rollouts, sampled = roles.rollout.sample(tiny.requests(2), TrustRegion(0.1))
+    roles = Afar(host)
+    rollouts, sampled = roles.call_for_two(
+        "rollout", RolloutWorker.sample, tiny.requests(2), TrustRegion(0.1)
+    )
     held: Any = rollouts
     assert sampled.get().scores == digest_scores(held.held, held.held.teacher)
     expected = engine.trainer().step(held.held, held.held.teacher, Objective("renormalized"), 0)
-    assert roles.learner.step(rollouts, None, Objective("renormalized"), 0).get() == expected
+    assert (
+        roles.call(
+            "learner", LearnerWorker.step, rollouts, None, Objective("renormalized"), 0
+        ).get()
+        == expected
+    )
 
 
 def test_weights_travel_as_a_reference_that_says_their_step(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A transformers causal language model behind the few operations the engines need.
+"""A transformers causal language model behind the few operations the engines need; its tokenizer.
 
 Shapes: B sequences, L positions, N response tokens (flattened), V vocabulary rows, H hidden.
 """
@@ -10,19 +10,26 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from orchestrator.config import Setup
 from orchestrator.engines.common.learning import head_logits
-from orchestrator.engines.common.packing import Inputs
-from orchestrator.engines.common.passes import READS_PACKED, attention_for, fuse_norms
-from orchestrator.engines.interface import Owner
+from orchestrator.engines.common.passes import READS_PACKED, Inputs, attention_for, fuse_norms
+from orchestrator.engines.interface import ModelFolder, Owner
 from orchestrator.errors import UserError
 from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.records.files import verify_files
 
 COMPUTED = ("inv_freq", "masked_bias", "position_ids")  # files of old versions keep these buffers
 
@@ -92,6 +99,27 @@ def log_probs_of(causal: CausalModel, ids: Sequence[int]) -> list[float]:
     # Position i predicts id i + 1, so that the last position is not read.
     log_p = causal.log_prob(causal.head(hidden[:-1]))
     return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
+
+
+def checked_model(
+    setup: Setup,
+    folder: ModelFolder,
+    owner: Owner,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str | None = None,
+) -> CausalModel:
+    """A fresh copy of a model, checked against its known files and the setup's vocabulary."""
+    verify_files(Path(folder.path), folder.files, folder.remedy)
+    model = load_model(folder.path, dtype, device, attention)
+    rows = model.config.vocab_size
+    if rows < setup.vocabulary.size:
+        raise UserError(
+            f"{owner} {folder.path}: {rows} vocabulary rows: expected {setup.vocabulary.size} or "
+            "more, as the setup declares for student and teacher alike"
+        )
+    precise = setup.engine.head_dtype == "float32"
+    return CausalModel(model, TokenSpace.of(setup), owner, precise)
 
 
 def load_model(
@@ -203,6 +231,13 @@ def _check_numbers(path: str, model: Any) -> None:
             raise UserError(f"{path}: {name} has NaN or infinity: expected finite numbers")
         if value == 0 and id(model.get_parameter(name)) in tables:
             raise UserError(f"{path}: {name} is all zeros: expected weights; copy the file again")
+
+
+def open_tokenizer(teacher: ModelFolder) -> PreTrainedTokenizerBase:
+    """Open the tokenizer in the teacher's folder, verify its files, and run no code from there."""
+    known = {name: sha256 for name, sha256 in teacher.files.items() if name.startswith("tokenizer")}
+    verify_files(Path(teacher.path), known, teacher.remedy)
+    return AutoTokenizer.from_pretrained(teacher.path, trust_remote_code=False)
 
 
 def best_device() -> torch.device:

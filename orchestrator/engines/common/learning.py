@@ -10,7 +10,7 @@ Shapes: N tokens, H hidden, V vocabulary rows, K gathered ids of each token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from orchestrator.config import Optimizer
-from orchestrator.engines.common.packing import response_tokens
+from orchestrator.engines.common.passes import Inputs, inputs, micro_batches, response_tokens
 from orchestrator.policy import objective
 from orchestrator.policy.objective import Recorded, discrepancy_before, share_less_likely, weigh
 from orchestrator.policy.spec import Divergence, Everywhere, Objective
@@ -232,6 +232,45 @@ class Targets:
         recorded = Recorded(*map(change, vars(self.recorded).values()))
         log_q = None if self.log_q is None else change(self.log_q)
         return Targets(tokens, support, recorded, change(self.log_mu), log_q)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows of a batch with the targets of their response tokens. It may have no rows."""
+
+    rows: list[int]  # in the whole batch
+    prompts: list[tuple[int, ...]]
+    responses: list[list[int]]
+    targets: Targets
+
+    @staticmethod
+    def gather(rollouts: Rollouts, scores: TeacherScores | None, group: list[int]) -> MicroBatch:
+        """The rows in `group`."""
+        return MicroBatch(
+            group,
+            [rollouts.requests[row].prompt_ids for row in group],
+            [rollouts.response(row) for row in group],
+            Targets.gather(rollouts, scores, group),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """N."""
+        return len(self.targets.tokens)
+
+    def inputs(self, device: torch.device, packed: bool) -> Inputs:
+        """The model inputs; of one token for an empty batch, since a pass needs some."""
+        if not self.rows:
+            return inputs([(0,)], [[]], device, packed)
+        return inputs(self.prompts, self.responses, device, packed)
+
+
+def micro_batches_of(
+    rollouts: Rollouts, scores: TeacherScores | None, max_tokens: int, packed: bool
+) -> Iterator[MicroBatch]:
+    """Yield all rows of a batch, grouped as in `passes.micro_batches`."""
+    for group in micro_batches(rollouts.sequence_lengths, max_tokens, packed):
+        yield MicroBatch.gather(rollouts, scores, group)
 
 
 def summed_objective(

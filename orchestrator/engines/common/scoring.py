@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from orchestrator.engines.budget import SCORED_AT_ONCE
 from orchestrator.engines.common.causal import CausalModel
-from orchestrator.engines.common.packing import inputs, micro_batches, response_tokens
-from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.learning import MicroBatch, micro_batches_of
+from orchestrator.engines.common.passes import Passes, response_tokens
 from orchestrator.engines.common.rounds import teacher_statistics
+from orchestrator.engines.memory import SCORED_AT_ONCE
 from orchestrator.liveness import heartbeat
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
@@ -35,41 +35,39 @@ def score(
     `passes` default to `Passes.on` the teacher's device. On a GPU the `kernel` reads the logits.
     """
     packed = (passes or Passes.on(teacher.device, teacher.model.dtype)).packed
-    rows, width, top_k = rollouts.support_ids_BTK.shape
-    out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
-    out["support_BTK"] = torch.zeros(rows, width, top_k)
-    lengths: list[int] = []
-    for request, tokens in zip(rollouts.requests, rollouts.lengths_B.tolist(), strict=True):
-        lengths.append(len(request.prompt_ids) + tokens)
-    for group in micro_batches(lengths, micro_batch_tokens, packed):
-        _score_group(teacher, rollouts, group, packed, kernel, out)
+    scores = blank_scores(rollouts)
+    for batch in micro_batches_of(rollouts, None, micro_batch_tokens, packed):
+        write_scores(scores, rollouts, batch.rows, _score_batch(teacher, batch, packed, kernel))
         heartbeat.advance()
+    return scores
+
+
+def _score_batch(
+    teacher: CausalModel, batch: MicroBatch, packed: bool, kernel: bool
+) -> TeacherScores:
+    """The statistics of one micro-batch; frees its hidden states before the next one's."""
+    hidden = teacher.predicting(batch.inputs(teacher.device, packed))
+    targets = batch.targets
+    return read_teacher(
+        hidden, teacher.head, teacher.space, targets.tokens, targets.support, kernel
+    )
+
+
+def blank_scores(rollouts: Rollouts) -> TeacherScores:
+    """Zeros in the shape of the scores of a batch."""
+    shape = rollouts.tokens_BT.shape
+    out = {field.name: torch.zeros(shape) for field in dataclasses.fields(TeacherScores)}
+    out["support_BTK"] = torch.zeros(rollouts.support_ids_BTK.shape)
     return TeacherScores(**out)
 
 
-def _score_group(
-    teacher: CausalModel,
-    rollouts: Rollouts,
-    group: list[int],
-    packed: bool,
-    kernel: bool,
-    out: dict[str, Tensor],
+def write_scores(
+    scores: TeacherScores, rollouts: Rollouts, group: Sequence[int], found: TeacherScores
 ) -> None:
-    """Write the statistics of one micro-batch, and free its hidden states before the next one's."""
-    prompts = [rollouts.requests[row].prompt_ids for row in group]
-    responses = [rollouts.response(row) for row in group]
-    hidden = teacher.predicting(inputs(prompts, responses, teacher.device, packed))
-    rows, positions = response_tokens(rollouts.lengths_B, group)
-    statistics = read_teacher(
-        hidden,
-        teacher.head,
-        teacher.space,
-        rollouts.tokens_BT[rows, positions],
-        rollouts.support_ids_BTK[rows, positions],
-        kernel,
-    )
-    for name, value in vars(statistics).items():
-        out[name][rows, positions] = value
+    """Write the statistics `found` at the response tokens of the rows in `group`."""
+    at = response_tokens(rollouts.lengths_B, group)
+    for name, values in vars(found).items():
+        getattr(scores, name)[at] = values
 
 
 def read_teacher(

@@ -30,8 +30,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orchestrator.engines.budget import KERNEL_BLOCK
 from orchestrator.engines.interface import Owner
+from orchestrator.engines.memory import KERNEL_BLOCK
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import TeacherScores
 

@@ -62,6 +62,8 @@ class Order:
 
 def row_type(behavior: Behavior, support: int) -> np.dtype[np.void]:
     """The dtype of a token's record. A round's first token has its counts `drafted`, `accepted`."""
+    if not behavior.needs_teacher:
+        return plain_row_type(support)
     scalars = ["student", "behavior", *measured_names(behavior)]
     fields: list[tuple[Any, ...]] = [("token", "<i4"), ("drafted", "<i4"), ("accepted", "<i4")]
     fields += [(name, "<f4") for name in scalars]
@@ -81,6 +83,8 @@ def plain_row_type(support: int) -> np.dtype[np.void]:
 
 def measured_names(behavior: Behavior) -> list[str]:
     """Names of the measurements at every prefix: the law's own, those of drafts, and KL(μ‖p)."""
+    if not behavior.needs_teacher:
+        return []
     names = [*behavior.measures, SURVIVED, "acceptance"]
     return names if "behavior_kl" in names else [*names, "behavior_kl"]
 
@@ -128,7 +132,7 @@ def kept_of_records(records: NDArray[np.void], behavior: Behavior, support: int)
         return torch.from_numpy(records[name].copy())
 
     teacher = None
-    if support:
+    if support and behavior.needs_teacher:
         teacher = TeacherScores(
             support_BTK=column("support_BTK"),
             token_BT=column("token_BT"),

@@ -61,7 +61,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from torch import Tensor
 
-from orchestrator.engines.budget import PREFILLED_BY_TWO, fitting_round
+from orchestrator.engines.memory import PREFILLED_BY_TWO, fitting_round
 from orchestrator.engines.sglang.blending_rows import Order, agreed
 from orchestrator.engines.sglang.process import ROWS, Settings
 from orchestrator.engines.sglang.verdict import (

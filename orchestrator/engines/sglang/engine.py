@@ -1,14 +1,18 @@
-"""The SGLang engine behind `engines.interface`: samples from the student or from the teacher."""
+"""The SGLang engine behind `engines.interface`: samples from the student or from the teacher.
+
+The student is sampled alone, or beside the teacher where the behavior needs it. `verdict` draws the
+tokens, in the engine's own processes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -16,9 +20,11 @@ from numpy.typing import NDArray
 
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
+from orchestrator.engines.common.rounds import Record
 from orchestrator.engines.device import granted, moves_away
-from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
-from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
+from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
+from orchestrator.engines.memory import LONGEST_ROUND, blending_requests, fitting_round
+from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
 from orchestrator.engines.sglang.process import (
     ROWS,
     Answer,
@@ -27,13 +33,22 @@ from orchestrator.engines.sglang.process import (
     Drawing,
     EngineProcess,
     Generate,
+    Second,
     Settings,
     leaner,
 )
 from orchestrator.engines.sglang.toolchain import Capability, attention_backend, draws_by_kernel
 from orchestrator.errors import EngineLost, EngineOutOfMemory, NotFinite, UserError
-from orchestrator.policy.randomness import SequenceKey
-from orchestrator.policy.spec import Behavior, Student, Tempered
+from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import (
+    Behavior,
+    Student,
+    Tempered,
+    TrustRegion,
+    arithmetic_cost,
+    draft_length,
+)
+from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import verify_files
 from orchestrator.rollouts import Request, Rollouts
 
@@ -44,6 +59,9 @@ PART = 64  # responses that are handed on together
 SLOWEST = {"cuda": 200.0, "cpu": 5.0}  # tokens per second over all requests, on slow machines
 TELLS_EVERY = 64  # tokens of each request between two reports of the scheduler
 PATIENCE_S = 120.0
+OWNERS: tuple[Owner, ...] = ("student", "teacher")
+FORCED_KEY = SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0)  # any: forced ids ignore the uniforms
+Result = TypeVar("Result")
 
 
 class SglangEngine:
@@ -56,11 +74,8 @@ class SglangEngine:
     def sampler(self, owner: Owner = "student") -> SglangSampler:
         """See `Engine.sampler`; each model has only one."""
         if owner not in self._samplers:
-            self._samplers[owner] = self._new_sampler(owner)
+            self._samplers[owner] = SglangSampler(self._job, owner)
         return self._samplers[owner]
-
-    def _new_sampler(self, owner: Owner) -> SglangSampler:
-        return SglangSampler(self._job, owner)
 
     def scorer(self) -> NoReturn:
         raise ValueError("SGLang gives no log-probabilities at given ids: it scores nothing here")
@@ -82,38 +97,42 @@ def open_engine(job: Job) -> SglangEngine:
 class SglangSampler:
     """Samples with continuous batching, from the same law as the torch engine.
 
-    A request's seed depends on its key alone. But other requests in the batch change its logits in
-    their last digits, and occasionally a token.
+    A student's behavior that needs the teacher is sampled beside it. Only one of the two engines,
+    of the model alone and of both, is up at a time.
+
+    A request's seed depends on its key alone, and beside the teacher the uniforms equal the torch
+    engine's. But other requests in the batch change its logits in their last digits, and
+    occasionally a token.
     """
 
     def __init__(self, job: Job, owner: Owner):
         self._job = job
         self._setup = job.setup
         self._owner: Owner = owner
-        folder = job.initial if owner == "student" else job.teacher
-        assert folder is not None, "this job was opened without a teacher"
-        self._folder = folder
+        self._space = TokenSpace.of(job.setup)
         self._process: EngineProcess | None = None
+        self._beside_teacher = False  # the engine that is up, or will be
+        self._weights: WeightsRef | None = None  # the last loaded
 
     def start(self, teacher: bool) -> None:
-        """Load the model. For a teacher beside it, use the sampler in `blending`."""
-        assert not teacher, "this engine holds one model"
-        self._come_up()
+        """Bring up the engine that the next behavior needs; again, with less memory, if it lacks it.
+
+        Once weights were loaded, another engine comes up with the next load or sample, in the
+        weights of that time.
+        """
+        self._switch(teacher)
+        if self._weights is None:
+            self._twice(EngineProcess.start, EngineOutOfMemory)
 
     def load(self, weights: WeightsRef) -> None:
-        """Put these weights into the engine."""
-        process = self._opened()
-        try:
-            process.load(weights)
-        except EngineLost as error:
-            logger.warning("%s; it is started again", error)
-            process.start()
+        """Put these weights into the engine that is up, or comes up next."""
+        self._weights = weights
+        self._twice(lambda process: process.load(weights))
 
     def release(self) -> None:
-        """End the engine's processes."""
-        if self._process is not None:
-            self._process.end()
-        self._process = None
+        """End the engine's processes, and forget loaded weights."""
+        self._end()
+        self._weights = None
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """As `Sampler.log_probs`, by decoding with the ids forced."""
@@ -121,68 +140,118 @@ class SglangSampler:
 
     def log_probs_each(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """`log_probs` of sequences of one length, decoded beside each other."""
+        behavior = TrustRegion(0.0) if self._beside_teacher else Student()
+        limits = Limits(len(sequences[0]) - 1)
         asks: list[Ask] = []
         for index, ids in enumerate(sequences):
-            asks.append(Ask(index, (ids[0],), self._forced(ids)))
-        call = Generate(asks, len(sequences[0]) - 1, (), None)
-        answers = sorted(self._answers(call), key=lambda answer: answer.index)
-        return [self._student_log_probs(answer) for answer in answers]
+            request = Request((ids[0],), FORCED_KEY)
+            drawing = self._drawing(request, behavior, limits, LONGEST_ROUND, tuple(ids[1:]))
+            asks.append(Ask(index, request.prompt_ids, drawing))
+        answers = self._answers(Generate(asks, limits.max_tokens, (), None))
+        log_probs: list[list[float]] = []
+        for answer in sorted(answers, key=lambda answer: answer.index):
+            records = unpack(answer.kept[ROWS], row_type(behavior, 0))
+            log_probs.append(records["student"].tolist())
+        return log_probs
 
     def digests(self) -> dict[str, str]:
-        """Digests of the tensors in the engine, its fused ones part by part.
-
-        A lost engine is started again in the same weights.
-        """
-        process = self._opened()
-        try:
-            return process.digests()
-        except EngineLost as error:
-            logger.warning("%s; it is started again", error)
-            return process.digests()
+        """Digests of the tensors in the engine, its fused ones part by part."""
+        return self._twice(EngineProcess.digests)
 
     def sample(
         self, requests: Sequence[Request], behavior: Behavior, limits: Limits
     ) -> Iterator[Rollouts]:
-        """Yield one response to each request, as they finish."""
-        assert isinstance(behavior, Student | Tempered), "this engine holds one model"
-        tau = behavior.tau if isinstance(behavior, Tempered) else 1.0
+        """Yield a response to each request as they finish, with the teacher's scores if asked."""
+        self._switch(behavior.needs_teacher)
+        at_once = limits.at_once or self._job.runtime.rollout_batch
+        drafted = 1
+        if behavior.needs_teacher:
+            running = min(len(requests), self._opened().requests, at_once or len(requests))
+            drafted = self._draft_length(behavior, running)
+            # A round's distributions limit its requests.
+            fitting = fitting_round(self._setup.vocabulary.size, drafted)
+            if fitting < running:
+                at_once = fitting
         asks: list[Ask] = []
         for index, request in enumerate(requests):
-            draw = Draw(seed_of(request.key), len(request.prompt_ids), tau, limits.support)
-            asks.append(Ask(index, request.prompt_ids, draw))
-        at_once = limits.at_once or self._job.runtime.rollout_batch
+            drawing = self._drawing(request, behavior, limits, drafted)
+            asks.append(Ask(index, request.prompt_ids, drawing))
         call = Generate(asks, limits.max_tokens, (self._setup.student.closing_id,), at_once)
         for part in self._parts(call):
-            yield self._rollouts(requests, part, limits)
+            yield self._rollouts(requests, part, behavior, limits)
 
-    def _forced(self, ids: Sequence[int]) -> Drawing:
-        return Draw(seed=0, prompt=1, forced=tuple(ids[1:]))
+    def _drawing(
+        self,
+        request: Request,
+        behavior: Behavior,
+        limits: Limits,
+        drafted: int,
+        forced: tuple[int, ...] = (),
+    ) -> Drawing:
+        """The sampling parameters of a request; any `forced` ids are the response."""
+        if behavior.needs_teacher:
+            return Order(
+                behavior,
+                request.key,
+                self._space,
+                limits.max_tokens,
+                limits.support,
+                drafted,
+                forced,
+            )
+        assert isinstance(behavior, Student | Tempered), "no other law is of one model"
+        tau = behavior.tau if isinstance(behavior, Tempered) else 1.0
+        return Draw(seed_of(request.key), len(request.prompt_ids), tau, limits.support, forced)
 
-    def _student_log_probs(self, answer: Answer) -> list[float]:
-        return unpack(answer.kept[ROWS], plain_row_type(0))["student"].tolist()
+    def _draft_length(self, behavior: Behavior, rows: int) -> int:
+        """γ: the configured one, else by behavior, models and device; it changes no token."""
+        setup = self._setup
+        # Decoding reads all parameters, so the ratio of their numbers is the cost of a pass of the
+        # teacher in passes of the student.
+        student = memory.decoder(setup.student, setup).parameters
+        teacher = memory.decoder(setup.teacher, setup).parameters
+        arithmetic = arithmetic_cost(rows, torch.cuda.is_available())
+        suggested = draft_length(behavior.acceptance_guess, teacher / student, arithmetic)
+        return min(self._job.runtime.draft_length or suggested, LONGEST_ROUND)
 
     # --- calls ---
 
     def _opened(self) -> EngineProcess:
+        """The process of the engine, smaller for each attempt that ran out of memory before."""
         if self._process is None:
-            verify_files(Path(self._folder.path), self._folder.files, self._folder.remedy)
-            self._process = self._new_process(settings(self._job, self._folder, self._owner))
+            for owner in OWNERS if self._beside_teacher else (self._owner,):
+                folder = self._job.folder(owner)
+                verify_files(Path(folder.path), folder.files, folder.remedy)
+            both = self._beside_teacher
+            chosen = blending_settings(self._job) if both else settings(self._job, self._owner)
+            for _ in range(self._job.shortages):
+                chosen = leaner(chosen)
+            self._process = EngineProcess(chosen)
+            if self._weights is not None:
+                self._process.start_in(self._weights)
         return self._process
 
-    def _new_process(self, chosen: Settings) -> EngineProcess:
-        """The process of an engine, smaller for each attempt that ran out of memory before."""
-        for _ in range(self._job.shortages):
-            chosen = leaner(chosen)
-        return EngineProcess(chosen)
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+        self._process = None
 
-    def _come_up(self) -> None:
-        """Start the engine; once more, with less memory, if it runs out of it."""
+    def _switch(self, beside_teacher: bool) -> None:
+        """Replace the engine by the one with or without the teacher, in the last loaded weights."""
+        if self._beside_teacher != beside_teacher:
+            self._end()
+            self._beside_teacher = beside_teacher
+
+    def _twice(
+        self, call: Callable[[EngineProcess], Result], lost: type[EngineLost] = EngineLost
+    ) -> Result:
+        """The result of a call; if the engine is `lost`, of the same call on a new one."""
         process = self._opened()
         try:
-            process.start()
-        except EngineOutOfMemory as error:
-            logger.warning("%s; it is started again with less", error)
-            process.start()
+            return call(process)
+        except lost as error:
+            logger.warning("%s; it is started again", error)
+            return call(process)
 
     def _parts(self, call: Generate) -> Iterator[list[Answer]]:
         """Yield answers as they finish, up to PART at a time."""
@@ -220,42 +289,33 @@ class SglangSampler:
     # --- answers ---
 
     def _rollouts(
-        self, requests: Sequence[Request], answers: list[Answer], limits: Limits
+        self, requests: Sequence[Request], answers: list[Answer], behavior: Behavior, limits: Limits
     ) -> Rollouts:
         """Make rollouts of answers, in their order."""
-        longest = max(len(answer.tokens) for answer in answers)
-        shape = (len(answers), longest)
-        tokens = torch.zeros(shape, dtype=torch.long)
-        support = torch.zeros(*shape, limits.support, dtype=torch.long)
-        student = torch.zeros(shape)
-        behavior = torch.zeros(shape)
-        answered: list[Request] = []
-        lengths: list[int] = []
-        truncated: list[bool] = []
+        blended = behavior.needs_teacher
+        record = Record(len(answers), limits.max_tokens, torch.device("cpu"))
         for row, answer in enumerate(answers):
-            records = unpack(answer.kept[ROWS], plain_row_type(limits.support))
+            records = unpack(answer.kept[ROWS], row_type(behavior, limits.support))
             self._check_tokens(answer, records)
-            if np.isnan(records["student"]).any() or np.isnan(records["behavior"]).any():
-                raise NotFinite(f"the {self._owner}'s logits are not finite")
+            # With a finite student only the teacher can spoil the law of both.
+            last = "teacher" if blended else self._owner
+            for name, owner in (("student", self._owner), ("behavior", last)):
+                if np.isnan(records[name]).any():
+                    raise NotFinite(f"the {owner}'s logits are not finite")
             self._check_end(answer, limits)
-            count = len(records)
-            tokens[row, :count] = torch.tensor(answer.tokens)
-            student[row, :count] = torch.from_numpy(records["student"].copy())
-            behavior[row, :count] = torch.from_numpy(records["behavior"].copy())
-            if limits.support:
-                support[row, :count] = torch.from_numpy(records["support_ids"].copy())
-            answered.append(requests[answer.index])
-            lengths.append(count)
-            truncated.append(not answer.stopped)
-        return Rollouts(
-            requests=answered,
-            tokens_BT=tokens,
-            lengths_B=torch.tensor(lengths),
-            truncated_B=torch.tensor(truncated),
-            student_BT=student,
-            behavior_BT=behavior,
-            support_ids_BTK=support,
-        )
+            rows = torch.full((len(records),), row)
+            kept = kept_of_records(records, behavior, limits.support)
+            record.add(rows, torch.arange(len(records)), kept)
+            record.lengths[row] = len(records)
+            if blended:
+                record.count(
+                    torch.tensor([row]),
+                    rounds=int((records["drafted"] > 0).sum()),
+                    drafted=int(records["drafted"].sum()),
+                    accepted=int(records["accepted"].sum()),
+                )
+        answered = [requests[answer.index] for answer in answers]
+        return record.finish(answered, self._setup.student.closing_id, blended)
 
     def _check_tokens(self, answer: Answer, records: NDArray[np.void]) -> None:
         """Raise RuntimeError unless the records are those of the response's tokens."""
@@ -293,9 +353,9 @@ def silence_s(call: Generate) -> float:
     return PATIENCE_S + (prompts / 10 + decoded) / rate
 
 
-def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
+def settings(job: Job, owner: Owner) -> Settings:
     """The settings of a model's engine. UserError if its vocabulary is not the setup's."""
-    setup = job.setup
+    setup, folder = job.setup, job.folder(owner)
     text = (Path(folder.path) / "config.json").read_text(encoding="utf-8")
     size = json.loads(text)["vocab_size"]
     if size != setup.vocabulary.size:
@@ -340,6 +400,25 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         and runtime.weights == "device"
         and job.takes_turns
         and job.on.count == 1,
+    )
+
+
+def blending_settings(job: Job) -> Settings:
+    """Settings of the engine of both models. UserError if they do not fit the setup or the GPU."""
+    setup = job.setup
+    settings(job, "teacher")  # refuses a teacher with another vocabulary
+    asked = job.runtime.attention_backend
+    both = replace(
+        settings(job, "student"),
+        second=Second(job.folder("teacher").path, LONGEST_ROUND),
+        requests=min(blending_requests(setup), memory.CPU_BATCH),
+        attention=attention_backend(asked, setup.engine.dtype, capability(), blends=True),
+    )
+    budget = granted(job, "blending")
+    if budget is None:
+        return both
+    return replace(
+        both, needed_gib=budget.own_gib, cache_tokens=budget.kv_tokens, requests=budget.requests
     )
 
 

@@ -2,10 +2,7 @@
 
 SGLang spawns a server's processes. Each imports `engines.sglang.server`, which calls `prepare`, so
 that all of them have the platform and the sampler below. The sampler replaces SGLang's own through
-its registry of sampling backends. It reads logits in the setup's token space, as the torch engine
-does, and returns with each token its values for the rollout.
-
-Shapes: B requests of a batch, V vocabulary rows, K support ids.
+its registry of sampling backends, and draws as `verdict.draw_tokens` does.
 """
 
 # pyright: reportMissingImports=false
@@ -30,15 +27,11 @@ import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import Store, TCPStore
 
-from orchestrator.engines.budget import KERNEL_IDS, PREFILLED, SAMPLED_AT_ONCE
 from orchestrator.engines.common.tensor_digests import tensor_digest
-from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang.blending_rows import agreed, plain_row_type, words_of
-from orchestrator.engines.sglang.process import ROWS, Drawing, LoadTensors, Settings
+from orchestrator.engines.memory import PREFILLED
+from orchestrator.engines.sglang.process import Drawing, LoadTensors, Settings
+from orchestrator.engines.sglang.verdict import KERNEL, SPACE, draw_tokens
 from orchestrator.errors import EngineOutOfMemory
-from orchestrator.policy import laws, speculation
-from orchestrator.policy.spec import Student, Tempered
-from orchestrator.policy.vocabulary import TokenSpace
 
 VERSION = "0.5.20"
 BACKEND = "trb"  # name of the sampler among SGLang's sampling backends
@@ -58,10 +51,6 @@ FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj
 DIFFERS = "differs between shards"  # in place of a digest
 
 _libraries: list[torch.library.Library] = []  # operators exist as long as their library
-_space: list[tuple[TokenSpace, Owner]] = []  # this process's token space, parsed from SPACE
-# Variable for SGLang's processes, in JSON: valid ids, stop ids of student and teacher, owner.
-SPACE = "TRB_SGLANG_SPACE"
-KERNEL = "TRB_SGLANG_KERNEL"  # variable for the same: set to anything, Triton draws
 
 
 # --- processes ---
@@ -241,9 +230,42 @@ def _use_plain_cpu() -> None:
     _find_torchvision()
     from sglang.srt import platforms
 
-    from orchestrator.engines.sglang.cpu_platform import PlainCpu
+    platforms._current_platform = _plain_cpu()
 
-    platforms._current_platform = PlainCpu()
+
+def _plain_cpu() -> Any:
+    """SGLang's platform for machines without a GPU: torch's own kernels, for tests."""
+    from sglang.srt.platforms.cpu import CpuSRTPlatform
+    from sglang.srt.platforms.device_mixin import PlatformEnum
+
+    class PlainCpu(CpuSRTPlatform):
+        """An out-of-tree platform: SGLang asks it instead of looking for its CPU engine's kernels."""
+
+        _enum = PlatformEnum.OOT
+
+        def get_default_attention_backend(self) -> str:
+            return "torch_native"
+
+        def support_cuda_graph(self) -> bool:
+            return False
+
+        def support_piecewise_cuda_graph(self) -> bool:
+            return False
+
+        def get_dispatch_key_name(self) -> str:
+            return "native"
+
+        def get_mha_kv_pool_cls(self) -> Any:
+            from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+            return MHATokenToKVPool
+
+        def get_paged_allocator_cls(self) -> Any:
+            from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
+
+            return PagedTokenToKVPoolAllocator
+
+    return PlainCpu()
 
 
 def _find_torchvision() -> None:
@@ -437,139 +459,6 @@ def last_sign(engine: Any) -> float:
 # --- sampling ---
 
 
-class Fetched:
-    """Records (B, W) of int32 words on their way to the host, read as the bytes of each row.
-
-    The first row that is read waits for the copy.
-    """
-
-    def __init__(self, words: Tensor):
-        self._event = None
-        if words.is_cuda:
-            self._host = words.to("cpu", non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._host = words
-        self._rows: list[bytes] | None = None
-
-    def __getitem__(self, row: int) -> bytes:
-        if self._rows is None:
-            if self._event is not None:
-                self._event.synchronize()
-            size = 4 * self._host.shape[1]
-            data = self._host.numpy().tobytes()
-            self._rows = [data[start : start + size] for start in range(0, len(data), size)]
-        return self._rows[row]
-
-
-def keyed_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
-    """float64 uniforms (B,) in [0, 1) from int64 seeds and positions.
-
-    SplitMix64 (Steele et al. 2014). Products and sums wrap around like unsigned words; a mask makes
-    shifts logical.
-    """
-
-    def shifted(words: Tensor, by: int) -> Tensor:
-        return (words >> by) & ((1 << (64 - by)) - 1)
-
-    state = seeds + positions * -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed word
-    state = (state ^ shifted(state, 30)) * -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
-    state = (state ^ shifted(state, 27)) * -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
-    state = state ^ shifted(state, 31)
-    return shifted(state, 11).double() * 2.0**-53
-
-
-def token_space() -> tuple[TokenSpace, Owner]:
-    """This engine's token space, and the owner of its model."""
-    if not _space:
-        valid, student_eos, teacher_eos, owner = json.loads(os.environ[SPACE])
-        assert owner in ("student", "teacher")
-        _space.append((TokenSpace(valid, student_eos, teacher_eos), owner))
-    return _space[0]
-
-
-def draw_tokens(
-    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any = None
-) -> tuple[Tensor, dict[str, Fetched]]:
-    """The next token (B,) of each request, and its record, from logits (B, V).
-
-    `draws` are the fields of `Draw`, `positions` (B,) the positions of the last fed tokens, and
-    `shards` the process group of a sharded engine. Only forced tokens wait for the device, and
-    those only where torch draws.
-    """
-    if os.environ.get(KERNEL) and draws[0]["support"] <= KERNEL_IDS:
-        return _draw_by_kernel(logits, draws, positions)
-    rows = max(1, SAMPLED_AT_ONCE // logits.shape[1])
-    tokens, words = [], []
-    for start in range(0, len(logits), rows):
-        part = slice(start, start + rows)
-        drawn = _draw_part(logits[part], draws[part], positions[part], shards)
-        tokens.append(drawn[0])
-        words.append(drawn[1])
-    return torch.cat(tokens), {ROWS: Fetched(torch.cat(words))}
-
-
-def _draw_by_kernel(
-    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor
-) -> tuple[Tensor, dict[str, Fetched]]:
-    """Do the same in Triton, in an engine without shards."""
-    from orchestrator.engines.common import vocabulary_kernels
-
-    space, owner = token_space()
-    forced = None
-    if any(draw["forced"] for draw in draws):
-        ids = [torch.tensor(draw["forced"], dtype=torch.int64) for draw in draws]
-        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1)
-        forced = padded.to(logits.device, non_blocking=True)
-    tokens, words = vocabulary_kernels.draw(
-        logits,
-        space,
-        owner,
-        draws[0]["tau"],
-        draws[0]["support"],
-        _keys(draws, logits.device),
-        positions,
-        forced,
-    )
-    return tokens, {ROWS: Fetched(words)}
-
-
-def _keys(draws: list[dict[str, Any]], device: torch.device) -> Tensor:
-    """Seed and length of the prompt of each request (B, 2), in one copy to the device."""
-    keys = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws])
-    return keys.to(device, non_blocking=True)
-
-
-def _draw_part(
-    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any
-) -> tuple[Tensor, Tensor]:
-    """Tokens (b,) of a part of a batch, and words (b, W) of their records (`plain_row_type`)."""
-    space, owner = token_space()
-    log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
-    tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
-    log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
-    keys = _keys(draws, logits.device)
-    # Uniforms belong to positions of the response, so that a retracted request repeats none.
-    responses = positions - keys[:, 1] + 1
-    tokens = speculation.sample(log_mu, keyed_uniforms(keys[:, 0], responses))
-    if shards is not None:
-        tokens = agreed(tokens, shards)
-    if any(draw["forced"] for draw in draws):
-        for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
-            if position < len(draw["forced"]):
-                tokens[row] = draw["forced"][position]
-    values = {
-        "token": tokens,
-        "student": speculation.log_prob_of(tokens, log_p),
-        "behavior": speculation.log_prob_of(tokens, log_mu),
-    }
-    support = draws[0]["support"]
-    if support:
-        values["support_ids"] = log_p.topk(support, dim=-1).indices
-    return tokens, words_of(values, plain_row_type(support))
-
-
 def _sampler_class() -> Any:
     """A subclass of SGLang's sampler with our own drawing."""
     from sglang.srt.layers.sampler import Sampler
@@ -594,3 +483,29 @@ def _sampler_class() -> Any:
             return tokens
 
     return TokenSpaceSampler
+
+
+# --- one kernel, built and tried before any engine starts ---
+
+
+def build_one_kernel(architecture: tuple[int, int] | None = None) -> None:
+    """Build the kernel for this GPU and check its result; with an `architecture`, only build it.
+
+    SGLang compiles `clamp_position` at its first decoding step, calls it at each step, and has no
+    other implementation on GPUs. Building alone needs no GPU. Raises the errors of SGLang's build
+    with the compiler's output, and RuntimeError for a wrong result. It has run for an architecture,
+    never on a GPU.
+    """
+    from sglang.kernels.jit.utils.arch import override_jit_cuda_arch
+    from sglang.kernels.ops.attention import clamp_position
+
+    if architecture is not None:
+        with override_jit_cuda_arch(*architecture):
+            clamp_position._jit_clamp_position_module(torch.int64)
+        return
+    lengths = torch.tensor([0, 1, 7], device="cuda")
+    positions = clamp_position.clamp_position_cuda(lengths).tolist()
+    if positions != [0, 0, 6]:
+        raise RuntimeError(
+            f"SGLang's clamp_position made {positions} of lengths [0, 1, 7], and not [0, 0, 6]"
+        )

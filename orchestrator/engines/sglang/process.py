@@ -24,10 +24,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from orchestrator.engines.budget import RESERVED_SLOTS
 from orchestrator.engines.device import free_gib, wait_for_memory
 from orchestrator.engines.interface import Owner, WeightsRef
-from orchestrator.engines.memory import GIB
+from orchestrator.engines.memory import GIB, RESERVED_SLOTS
 from orchestrator.engines.sglang import toolchain
 from orchestrator.errors import EngineLost, EngineOutOfMemory
 from orchestrator.liveness import heartbeat

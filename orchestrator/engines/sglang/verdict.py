@@ -1,14 +1,20 @@
-"""Judges a round of drafts, in parts that fit beside the caches. No SGLang.
+"""Draws tokens from the logits of an engine, and judges rounds of drafts. No SGLang.
 
-The student's distributions of a whole round exist at once, because its drafts were drawn from them.
-The teacher's distributions, and the solver's temporaries, are made for a part of the requests at a
-time, from hidden states. Each part ends in one copy to the host.
+A drawn token comes back with a record of its values for the rollout. Logits are read in the setup's
+token space, as the torch engine does.
 
-Shapes: B requests, γ drafts, V vocabulary rows, N emitted positions of a part.
+A round is judged in parts that fit beside the caches. The student's distributions of a whole round
+exist at once, because its drafts were drawn from them. The teacher's distributions, and the solver's
+temporaries, are made for a part of the requests at a time, from hidden states. Each part ends in one
+copy to the host.
+
+Shapes: B requests, γ drafts, V vocabulary rows, K support ids, N emitted positions of a part.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +22,166 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orchestrator.engines.budget import JUDGED_AT_ONCE
 from orchestrator.engines.common.rounds import Round, judge, kept_of
-from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
-from orchestrator.policy import speculation
+from orchestrator.engines.interface import Owner
+from orchestrator.engines.memory import JUDGED_AT_ONCE, KERNEL_IDS, SAMPLED_AT_ONCE
+from orchestrator.engines.sglang.blending_rows import (
+    Order,
+    agreed,
+    pack,
+    plain_row_type,
+    row_type,
+    words_of,
+)
+from orchestrator.engines.sglang.process import ROWS
+from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import JUDGED, Role, uniforms
+from orchestrator.policy.spec import Student, Tempered
+from orchestrator.policy.vocabulary import TokenSpace
+
+# Variable for SGLang's processes, in JSON: valid ids, stop ids of student and teacher, owner.
+SPACE = "TRB_SGLANG_SPACE"
+KERNEL = "TRB_SGLANG_KERNEL"  # variable for the same: set to anything, Triton draws
+
+_space: list[tuple[TokenSpace, Owner]] = []  # this process's token space, parsed from SPACE
+
+# --- draws tokens from logits ---
+
+
+class Fetched:
+    """Records (B, W) of int32 words on their way to the host, read as the bytes of each row.
+
+    The first row that is read waits for the copy.
+    """
+
+    def __init__(self, words: Tensor):
+        self._event = None
+        if words.is_cuda:
+            self._host = words.to("cpu", non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._host = words
+        self._rows: list[bytes] | None = None
+
+    def __getitem__(self, row: int) -> bytes:
+        if self._rows is None:
+            if self._event is not None:
+                self._event.synchronize()
+            size = 4 * self._host.shape[1]
+            data = self._host.numpy().tobytes()
+            self._rows = [data[start : start + size] for start in range(0, len(data), size)]
+        return self._rows[row]
+
+
+def keyed_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
+    """float64 uniforms (B,) in [0, 1) from int64 seeds and positions.
+
+    SplitMix64 (Steele et al. 2014). Products and sums wrap around like unsigned words; a mask makes
+    shifts logical.
+    """
+
+    def shifted(words: Tensor, by: int) -> Tensor:
+        return (words >> by) & ((1 << (64 - by)) - 1)
+
+    state = seeds + positions * -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed word
+    state = (state ^ shifted(state, 30)) * -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
+    state = (state ^ shifted(state, 27)) * -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+    state = state ^ shifted(state, 31)
+    return shifted(state, 11).double() * 2.0**-53
+
+
+def token_space() -> tuple[TokenSpace, Owner]:
+    """This engine's token space, and the owner of its model."""
+    if not _space:
+        valid, student_eos, teacher_eos, owner = json.loads(os.environ[SPACE])
+        assert owner in ("student", "teacher")
+        _space.append((TokenSpace(valid, student_eos, teacher_eos), owner))
+    return _space[0]
+
+
+def draw_tokens(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any = None
+) -> tuple[Tensor, dict[str, Fetched]]:
+    """The next token (B,) of each request, and its record, from logits (B, V).
+
+    `draws` are the fields of `Draw`, `positions` (B,) the positions of the last fed tokens, and
+    `shards` the process group of a sharded engine. Only forced tokens wait for the device, and
+    those only where torch draws.
+    """
+    if os.environ.get(KERNEL) and draws[0]["support"] <= KERNEL_IDS:
+        return _draw_by_kernel(logits, draws, positions)
+    rows = max(1, SAMPLED_AT_ONCE // logits.shape[1])
+    tokens, words = [], []
+    for start in range(0, len(logits), rows):
+        part = slice(start, start + rows)
+        drawn = _draw_part(logits[part], draws[part], positions[part], shards)
+        tokens.append(drawn[0])
+        words.append(drawn[1])
+    return torch.cat(tokens), {ROWS: Fetched(torch.cat(words))}
+
+
+def _draw_by_kernel(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor
+) -> tuple[Tensor, dict[str, Fetched]]:
+    """Do the same in Triton, in an engine without shards."""
+    from orchestrator.engines.common import vocabulary_kernels
+
+    space, owner = token_space()
+    forced = None
+    if any(draw["forced"] for draw in draws):
+        ids = [torch.tensor(draw["forced"], dtype=torch.int64) for draw in draws]
+        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1)
+        forced = padded.to(logits.device, non_blocking=True)
+    tokens, words = vocabulary_kernels.draw(
+        logits,
+        space,
+        owner,
+        draws[0]["tau"],
+        draws[0]["support"],
+        _keys(draws, logits.device),
+        positions,
+        forced,
+    )
+    return tokens, {ROWS: Fetched(words)}
+
+
+def _keys(draws: list[dict[str, Any]], device: torch.device) -> Tensor:
+    """Seed and length of the prompt of each request (B, 2), in one copy to the device."""
+    keys = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws])
+    return keys.to(device, non_blocking=True)
+
+
+def _draw_part(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any
+) -> tuple[Tensor, Tensor]:
+    """Tokens (b,) of a part of a batch, and words (b, W) of their records (`plain_row_type`)."""
+    space, owner = token_space()
+    log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
+    tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
+    log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
+    keys = _keys(draws, logits.device)
+    # Uniforms belong to positions of the response, so that a retracted request repeats none.
+    responses = positions - keys[:, 1] + 1
+    tokens = speculation.sample(log_mu, keyed_uniforms(keys[:, 0], responses))
+    if shards is not None:
+        tokens = agreed(tokens, shards)
+    if any(draw["forced"] for draw in draws):
+        for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
+            if position < len(draw["forced"]):
+                tokens[row] = draw["forced"][position]
+    values = {
+        "token": tokens,
+        "student": speculation.log_prob_of(tokens, log_p),
+        "behavior": speculation.log_prob_of(tokens, log_mu),
+    }
+    support = draws[0]["support"]
+    if support:
+        values["support_ids"] = log_p.topk(support, dim=-1).indices
+    return tokens, words_of(values, plain_row_type(support))
+
+
+# --- judges rounds of drafts ---
 
 
 @dataclass(frozen=True)

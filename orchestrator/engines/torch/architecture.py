@@ -25,8 +25,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from orchestrator.engines.common.causal import CausalModel, load_model
-from orchestrator.engines.common.packing import inputs
-from orchestrator.engines.common.passes import GROUPED, PACKABLE, fuse_norms
+from orchestrator.engines.common.passes import GROUPED, PACKABLE, fuse_norms, inputs
 from orchestrator.engines.torch.decoding import Stream
 from orchestrator.liveness.children import Parent, serve
 from orchestrator.policy.vocabulary import TokenSpace

@@ -21,10 +21,9 @@ from torch import Tensor
 from transformers import Cache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-from orchestrator.engines.budget import slots_of
-from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.rounds import Record, Round, judge, kept_of
+from orchestrator.engines.memory import LONGEST_ROUND, slots_of
 from orchestrator.errors import NotFinite
 from orchestrator.liveness import heartbeat
 from orchestrator.policy import laws, speculation

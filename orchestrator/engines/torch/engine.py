@@ -1,27 +1,149 @@
-"""The torch engine behind `engines.interface`: its roles share one store of models."""
+"""The torch engine behind `engines.interface`: its roles share one store of models.
+
+Models are loaded when first needed.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
-from orchestrator.engines.budget import Situation, by_kernel
-from orchestrator.engines.common.causal import log_probs_of
+from orchestrator.engines import memory
+from orchestrator.engines.budget import Situation
+from orchestrator.engines.common.causal import (
+    CausalModel,
+    best_device,
+    checked_model,
+    load_model,
+    log_probs_of,
+)
 from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.common.scoring import score
-from orchestrator.engines.common.store import ModelStore
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.device import granted, moves_away, pass_tokens
-from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
+from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
+from orchestrator.engines.memory import by_kernel, longest_round
 from orchestrator.engines.torch.decoding import Decoding, generate, read_in_drafts
 from orchestrator.engines.torch.trainer import TorchTrainer
-from orchestrator.policy.spec import Behavior
+from orchestrator.liveness import heartbeat
+from orchestrator.policy.spec import Behavior, arithmetic_cost, draft_length
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 
 logger = logging.getLogger(__name__)
+
+
+class ModelStore:
+    """Student (in the weights of the last `load_student`) and teacher of one process."""
+
+    def __init__(self, job: Job):
+        # Trials run beside each other, and the order of a sum must not depend on a machine's cores.
+        torch.set_num_threads(1)
+        self.job = job
+        self.device = best_device()
+        self._share = job.runtime.placement.gpu_share
+        if self.device.type == "cuda" and self._share < 1:  # the rest belongs to another trial
+            torch.cuda.set_per_process_memory_fraction(self._share, self.device)
+        self.dtype = torch.float32 if job.setup.engine.dtype == "float32" else torch.bfloat16
+        self._student: CausalModel | None = None
+        self._teacher: CausalModel | None = None
+        # Whether this engine's teacher also scores rollouts, and thus has work in every step.
+        self._scores = job.setup.engine.trainer == "torch"
+
+    @property
+    def student(self) -> CausalModel:
+        """The student that generates; untrained until weights are loaded."""
+        if self._student is None:
+            self._student = self.open(self.job.initial, self.job.stops_as, self.dtype)
+        return self._student
+
+    @property
+    def teacher(self) -> CausalModel:
+        if self._teacher is None:
+            self._teacher = self.open(self.job.folder("teacher"), "teacher", self.dtype)
+        return self._teacher
+
+    def open(self, folder: ModelFolder, owner: Owner, dtype: torch.dtype) -> CausalModel:
+        """A fresh copy of a model on this store's device; see `checked_model`."""
+        with heartbeat.loading():
+            opened = checked_model(self.job.setup, folder, owner, dtype, self.device)
+            _first_pass(opened)
+        return opened
+
+    def load_student(self, weights: WeightsRef) -> None:
+        """Put new weights into the generating student."""
+        parameters = dict(self.student.model.named_parameters())
+        tensors = _tensors(weights)
+        if isinstance(weights.place, Path) and not parameters.keys() <= tensors.keys():
+            # Files name some parameters otherwise, such as experts one by one.
+            opened = load_model(str(weights.place), self.dtype, torch.device("cpu"))
+            tensors = dict(opened.named_parameters())
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(tensors[name])
+
+    def drop_student(self) -> None:
+        """Release the generating student's memory; its next use opens it in its initial weights."""
+        self._student = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def drop_idle_teacher(self) -> None:
+        """Release the teacher's memory if another engine scores; decoding opens it again."""
+        if not self._scores and self._teacher is not None:
+            self._teacher = None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def drop_all(self) -> None:
+        """Release the memory of both models."""
+        self._teacher = None
+        self.drop_student()
+
+    def decode_batch(self, situation: Situation, max_tokens: int) -> int:
+        """Sequences decoded at once on this device: the configured number, else one that fits."""
+        if self.job.runtime.rollout_batch is not None:
+            return self.job.runtime.rollout_batch
+        there = granted(self.job, situation, max_tokens)
+        return memory.CPU_BATCH if there is None else there.requests
+
+    def draft_length(self, behavior: Behavior, rows: int) -> int:
+        """γ for `rows` decoded at once: the configured one, else by behavior, models and device."""
+        on_gpu = self.device.type == "cuda"
+        # Decoding reads all parameters, so the ratio of their numbers is the cost of a pass of the
+        # teacher in passes of the student.
+        cost_ratio = _parameters(self.teacher) / _parameters(self.student)
+        suggested = draft_length(
+            behavior.acceptance_guess, cost_ratio, arithmetic_cost(rows, on_gpu)
+        )
+        drafted = self.job.runtime.draft_length or suggested
+        return min(drafted, longest_round(self.job.setup, rows)) if on_gpu else drafted
+
+
+def _parameters(causal: CausalModel) -> int:
+    return sum(parameter.numel() for parameter in causal.model.parameters())
+
+
+def _tensors(weights: WeightsRef) -> Mapping[str, Tensor]:
+    """Tensors by name: from all parts of a model folder, or from the reference itself."""
+    if not isinstance(weights.place, Path):
+        return weights.place
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(weights.place.glob("model*.safetensors")):
+        tensors |= load_file(file)
+    return tensors
+
+
+def _first_pass(causal: CausalModel) -> None:
+    """Run one token through the model, so that libraries' first-call set-up counts as loading."""
+    token = torch.zeros(1, 1, dtype=torch.long, device=causal.device)
+    with torch.no_grad():
+        causal.head(causal.hidden(token, torch.ones_like(token)))
 
 
 class TorchEngine:

@@ -5,7 +5,7 @@ Shapes as in `rollouts.py`; N response tokens of a micro-batch, flattened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,21 +16,21 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.optim import AdamW
 from transformers.pytorch_utils import Conv1D
 
 from orchestrator.config import Optimizer
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
 from orchestrator.engines.common.learning import (
+    MicroBatch,
     Readings,
-    Targets,
     largest_gap,
     learning_rate,
     measure,
+    micro_batches_of,
     summed_objective,
 )
-from orchestrator.engines.common.packing import inputs, micro_batches
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
-from orchestrator.engines.common.store import Offload
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Lora, WeightsRef
 from orchestrator.liveness import heartbeat
@@ -104,12 +104,9 @@ class TorchTrainer:
         total = int(rollouts.lengths_B.sum())
         sums: dict[str, float] = {}
         gaps: list[float] = []
-        lengths = [
-            len(r.prompt_ids) + int(n)
-            for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)
-        ]
-        for group in micro_batches(lengths, self._micro_batch_tokens, self._passes.packed):
-            loss, measured = self._accumulate(rollouts, scores, goal, group, total)
+        most, packed = self._micro_batch_tokens, self._passes.packed
+        for batch in micro_batches_of(rollouts, scores, most, packed):
+            loss, measured = self._accumulate(batch, goal, total)
             for name, value in {"loss": loss, **measured.sums}.items():
                 sums[name] = sums.get(name, 0.0) + value
             gaps += measured.gaps
@@ -123,24 +120,15 @@ class TorchTrainer:
             "lr": rate,
         }
 
-    def _accumulate(
-        self,
-        rollouts: Rollouts,
-        scores: TeacherScores | None,
-        goal: Objective,
-        group: list[int],
-        total: int,
-    ) -> tuple[float, Readings]:
+    def _accumulate(self, batch: MicroBatch, goal: Objective, total: int) -> tuple[float, Readings]:
         """Add the gradient of one micro-batch to the global mean; returns its summed loss and more.
 
         Its tensors on the device are freed before the next micro-batch begins.
         """
-        prompts = [rollouts.requests[row].prompt_ids for row in group]
-        responses = [rollouts.response(row) for row in group]
-        given = inputs(prompts, responses, self._device, self._passes.packed)
+        given = batch.inputs(self._device, self._passes.packed)
         with torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             hidden = self._student.predicting(given)
-        targets = Targets.gather(rollouts, scores, group).to(self._device)
+        targets = batch.targets.to(self._device)
         head, space = self._student.head_weight, self._student.space
         loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()
@@ -280,3 +268,121 @@ def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _adapted(model: Any) -> Iterator[Any]:
     return (module for module in model.modules() if isinstance(module, LoraLayer))
+
+
+# --- moves a learner's weights and AdamW moments to host memory while other roles use the GPU ---
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+# PyTorch rounds each page-locked buffer up to a power of two (`CachingHostAllocator.h` of 2.13):
+# one buffer per tensor would take a third more than the tensors. Tensors share buffers of this size
+# instead, and only the last buffer is not full.
+BUFFER_BYTES = 2**31
+ALIGNMENT = 256  # of a tensor in its buffer, bytes
+
+
+class Offload:
+    """Moves the tensors of a learner between its device, where they start, and buffers of the host.
+
+    Parameters and the optimizer stay the same objects. For a learner on the GPU the buffers are
+    page-locked: moving a student of 1.7 billion parameters (20 GB) takes about half a second each
+    way over PCIe 5. Buffers are kept once made.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], adamw: AdamW):
+        self._parameters = parameters
+        self._adamw = adamw
+        self._device = next(iter(parameters.values())).device
+        # `weight/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME` or `copy/NAME` → its part of a buffer.
+        self._places: dict[str, Tensor] = {}
+
+    def to_host(self) -> None:
+        """Drop the gradients, and move weights and moments to the host."""
+        self._adamw.zero_grad(set_to_none=True)
+        self._make_places(self._tensors())
+        for name, parameter in self._parameters.items():
+            parameter.data = self._moved(f"weight/{name}", parameter.data)
+            state = self._adamw.state[parameter]
+            for key in self._moments(state):
+                state[key] = self._moved(f"{key}/{name}", state[key])
+        if self._device.type == "cuda":
+            # Copies to page-locked memory run beside the host: their sources may be freed only
+            # after them, and the allocator gives memory back only when it is asked.
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+
+    def to_device(self) -> None:
+        """Move weights and moments to the device."""
+        for parameter in self._parameters.values():
+            parameter.data = parameter.data.to(self._device, non_blocking=True, copy=True)
+            state = self._adamw.state[parameter]
+            for key in self._moments(state):
+                state[key] = state[key].to(self._device, non_blocking=True, copy=True)
+
+    def copies(
+        self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype
+    ) -> dict[str, Tensor]:
+        """Copies of named weights on the host, in `dtype`, until the next call overwrites them.
+
+        Synchronise the device before reading them.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, weight in weights:
+            tensors[f"copy/{name}"] = weight
+        self._make_places(tensors, dtype)
+        copies: dict[str, Tensor] = {}
+        for key, weight in tensors.items():
+            copies[key.removeprefix("copy/")] = self._moved(key, weight.to(dtype))
+        return copies
+
+    def _moments(self, state: Mapping[str, Tensor]) -> list[str]:
+        """The names of existing moments: none before the first update."""
+        return [key for key in MOMENTS if key in state]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Weights and existing moments, by the keys of their places."""
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            tensors[f"weight/{name}"] = parameter.data
+            state = self._adamw.state[parameter]
+            for key in self._moments(state):
+                tensors[f"{key}/{name}"] = state[key]
+        return tensors
+
+    def _make_places(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> None:
+        """Give tensors that have none their places on the host, in `dtype` or else their own."""
+        sizes: dict[str, int] = {}
+        for key, tensor in tensors.items():
+            if key not in self._places:
+                sizes[key] = tensor.numel() * (dtype or tensor.dtype).itemsize
+        for shared in buffers(sizes):
+            end = sum(size for _, size in shared)
+            buffer = torch.empty(end, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            start = 0
+            for key, size in shared:
+                tensor = tensors[key]
+                place = buffer[start : start + sizes[key]].view(dtype or tensor.dtype)
+                self._places[key] = place.view(tensor.shape)
+                start += size
+
+    def _moved(self, key: str, tensor: Tensor) -> Tensor:
+        """Copy a tensor to its place and return that; synchronise the device before reading it."""
+        return self._places[key].copy_(tensor, non_blocking=True)
+
+
+def buffers(sizes: Mapping[str, int]) -> list[list[tuple[str, int]]]:
+    """Assign tensors and their aligned bytes to buffers: largest first, into the first with room.
+
+    A buffer holds at most BUFFER_BYTES, or a single larger tensor.
+    """
+    shared: list[list[tuple[str, int]]] = []
+    room: list[int] = []
+    for key, size in sorted(sizes.items(), key=lambda item: -item[1]):
+        aligned = -(-size // ALIGNMENT) * ALIGNMENT  # rounded up
+        place = next((i for i, free in enumerate(room) if free >= aligned), len(shared))
+        if place == len(shared):
+            shared.append([])
+            room.append(max(BUFFER_BYTES, aligned))
+        shared[place].append((key, aligned))
+        room[place] -= aligned
+    return shared

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import time
 import weakref
@@ -11,15 +10,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from orchestrator.engines.common.learning import largest_gap, learning_rate
+from orchestrator.engines.common.learning import (
+    MicroBatch,
+    largest_gap,
+    learning_rate,
+    micro_batches_of,
+)
 from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.scoring import blank_scores, write_scores
 from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Owner, Sampler, WeightsRef
-from orchestrator.engines.verl.batches import share_out
 from orchestrator.engines.verl.rank import Rank
 from orchestrator.errors import RankLost, UserError
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Result, Sign, messages
@@ -86,19 +89,34 @@ class VerlScorer:
     def score(self, rollouts: Rollouts) -> TeacherScores:
         """The teacher's statistics at every visited prefix."""
         self.start()
-        rows, width, top_k = rollouts.support_ids_BTK.shape
-        out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
-        out["support_BTK"] = torch.zeros(rows, width, top_k)
+        scores = blank_scores(rollouts)
         tokens = pass_tokens(self._job, "scoring")
         shares = share_out(rollouts, None, tokens, self._ranks.size, bool(self._packed))
-        for share, scored in zip(shares, self._ranks.call_each(Rank.score, shares), strict=True):
-            for batch, scores in zip(share, scored, strict=True):
-                inside = rollouts.mask_BT[batch.rows]
-                for name, value in vars(scores).items():
-                    block = out[name][batch.rows]
-                    block[inside] = value  # both ordered by row, then by position
-                    out[name][batch.rows] = block
-        return TeacherScores(**out)
+        for share, found in zip(shares, self._ranks.call_each(Rank.score, shares), strict=True):
+            for batch, statistics in zip(share, found, strict=True):
+                write_scores(scores, rollouts, batch.rows, statistics)
+        return scores
+
+
+def share_out(
+    rollouts: Rollouts,
+    scores: TeacherScores | None,
+    max_tokens: int,
+    ranks: int,
+    packed: bool = False,
+) -> list[list[MicroBatch]]:
+    """The micro-batches of each rank, the same number for all.
+
+    No pass exceeds `max_tokens`, padding included, except for a single longer row. A batch smaller
+    than the ranks' joint capacity is cut finer, so that no rank is idle.
+    """
+    if ranks > 1:
+        fair = -(-sum(rollouts.sequence_lengths) // ranks)
+        max_tokens = min(max_tokens, fair)
+    batches = list(micro_batches_of(rollouts, scores, max_tokens, packed))
+    # FSDP's collectives need all ranks in every pass: ranks with one pass fewer get an empty one.
+    batches += [MicroBatch.gather(rollouts, scores, []) for _ in range(-len(batches) % ranks)]
+    return [batches[rank::ranks] for rank in range(ranks)]
 
 
 class VerlTrainer:
@@ -165,7 +183,7 @@ class VerlTrainer:
 # commit.
 
 
-MODULE = "orchestrator.engines.verl.member"
+MODULE = "orchestrator.engines.verl.rank"
 # The failure of other ranks in a collective may be noticed before the killed rank that caused it.
 DEATH_IS_SEEN_S = 2.0
 Value = TypeVar("Value")

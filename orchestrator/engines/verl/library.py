@@ -28,8 +28,7 @@ from torch import Tensor
 
 from orchestrator.config import Optimizer
 from orchestrator.engines.common.causal import logit_scale
-from orchestrator.engines.common.packing import Inputs
-from orchestrator.engines.common.passes import checkpoint_activations
+from orchestrator.engines.common.passes import Inputs, checkpoint_activations
 
 Result = TypeVar("Result")
 LossFunction = Callable[

@@ -2,14 +2,15 @@
 
 All ranks get the same calls in the same order, each with its own micro-batches: a forward pass is a
 collective. This file runs the losses and statistics of `engines.common` inside the sharded forward
-pass.
+pass. As a program it is the process of one of several ranks (`liveness.children`): the first call
+makes the rank, and each later one is a function of `Rank` with its arguments.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +23,22 @@ from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
 
-from orchestrator.engines.budget import by_kernel
-from orchestrator.engines.common.causal import best_device
-from orchestrator.engines.common.learning import Readings, head_logits, measure, summed_objective
-from orchestrator.engines.common.packing import padded
-from orchestrator.engines.common.passes import Passes, attention_for, fuse_norms
+from orchestrator.engines.common.causal import best_device, checked_model
+from orchestrator.engines.common.learning import (
+    MicroBatch,
+    Readings,
+    head_logits,
+    measure,
+    summed_objective,
+)
+from orchestrator.engines.common.passes import Passes, attention_for, fuse_norms, padded
 from orchestrator.engines.common.scoring import read_teacher
-from orchestrator.engines.common.store import checked_model
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.device import drop_garbage
 from orchestrator.engines.interface import Job, Owner
-from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
+from orchestrator.engines.memory import by_kernel
 from orchestrator.liveness import heartbeat
+from orchestrator.liveness.children import Parent, serve
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import damaged
@@ -109,7 +114,7 @@ class Rank:
         return scores
 
     def _score(self, teacher: OpenedModel, batch: MicroBatch) -> TeacherScores:
-        given = rank_inputs(batch, teacher.packed, self._device)
+        given = batch.inputs(self._device, teacher.packed)
         targets = batch.targets
 
         def read(hidden: Tensor, head: Tensor) -> TeacherScores:
@@ -161,7 +166,7 @@ class Rank:
     def _loss(
         self, student: OpenedModel, batch: MicroBatch, goal: Objective
     ) -> tuple[Tensor, Readings]:
-        given = rank_inputs(batch, student.packed, self._device)
+        given = batch.inputs(self._device, student.packed)
         targets = batch.targets.to(self._device)
 
         def read(hidden: Tensor, head: Tensor) -> tuple[Tensor, Readings]:
@@ -312,8 +317,7 @@ class Rank:
 
         setup = job.setup
         trains = owner == "student"
-        folder = job.initial if trains else job.teacher
-        assert folder is not None, "this job was opened without a teacher"
+        folder = job.folder(owner)
         forward = torch.float32 if setup.engine.dtype == "float32" else torch.bfloat16
         held = torch.float32 if trains else forward
         optimizer = setup.training.optimizer if trains else None
@@ -415,3 +419,18 @@ class SavedRows:
     def close(self) -> None:
         """Close the files."""
         self._stack.close()
+
+
+def _open(call: tuple[int, int, str], parent: Parent) -> Callable[[Any], Any]:
+    """Make a rank from its number, the number of all ranks, and the folder where they meet."""
+    rank = Rank(*call)
+
+    def answer(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+        method, arguments = call
+        return method(rank, *arguments)
+
+    return answer
+
+
+if __name__ == "__main__":
+    serve(_open)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from orchestrator.engines.common.rounds import teacher_statistics
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang import verdict
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
 from orchestrator.engines.sglang.process import ROWS, Draw
 from orchestrator.policy.vocabulary import TokenSpace
@@ -128,12 +128,12 @@ def compared(
 
     positions = torch.arange(len(logits)) % 40 + draws[0]["prompt"]
     support = draws[0]["support"]
-    private._space[:] = [(space, owner)]
+    verdict._space[:] = [(space, owner)]
     report: dict[str, Any] = {}
     for prefix, kernel in (("expected", ""), ("", "1")):
-        os.environ[private.KERNEL] = kernel
+        os.environ[verdict.KERNEL] = kernel
         vocabulary_kernels.KERNEL_BLOCK = block
-        tokens, kept = private.draw_tokens(logits, draws, positions)
+        tokens, kept = verdict.draw_tokens(logits, draws, positions)
         records = unpack([kept[ROWS][row] for row in range(len(logits))], plain_row_type(support))
         report[prefix or "tokens"] = tokens.tolist()
         start = f"{prefix}_" if prefix else ""

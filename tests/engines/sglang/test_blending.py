@@ -19,8 +19,8 @@ import torch
 
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
-from orchestrator.engines.sglang.blending import SglangStudent, blending_settings
 from orchestrator.engines.sglang.blending_rows import Order
+from orchestrator.engines.sglang.engine import SglangSampler, blending_settings
 from orchestrator.engines.sglang.process import CACHED, RETRACTIONS, Ask, EngineProcess, Generate
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.randomness import Purpose, SequenceKey
@@ -45,7 +45,7 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module")
-def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangStudent]:
+def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangSampler]:
     """The blending engine of the tiny pair, up; it gives its caches back after each call, as it
     does on a GPU.
     """
@@ -59,7 +59,7 @@ def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangStudent]
         requests=32,
         cache_tokens=400,
     )
-    opened = SglangStudent(job)
+    opened = SglangSampler(job, "student")
     opened._beside_teacher, opened._process = True, EngineProcess(narrow)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SGLANG_TEST_RETRACT", "1")
@@ -72,7 +72,7 @@ def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangStudent]
 _SAMPLED: dict[Behavior, Rollouts] = {}
 
 
-def sampled(sampler: SglangStudent, behavior: Behavior) -> Rollouts:
+def sampled(sampler: SglangSampler, behavior: Behavior) -> Rollouts:
     """Rollouts of a behavior in the order of the requests, made once."""
     if behavior not in _SAMPLED:
         _SAMPLED[behavior] = ordered(sampler, tiny.requests(SAMPLES), behavior, LIMITS)
@@ -85,7 +85,7 @@ def ordered(sampler: Any, requests: list[Request], behavior: Behavior, limits: L
 
 
 @pytest.mark.parametrize("behavior", BLENDED)
-def test_log_probs_are_those_of_plain_passes(sampler: SglangStudent, behavior: Behavior) -> None:
+def test_log_probs_are_those_of_plain_passes(sampler: SglangSampler, behavior: Behavior) -> None:
     rollouts = sampled(sampler, behavior)
     scores = rollouts.teacher
     assert scores is not None
@@ -125,7 +125,7 @@ def test_log_probs_are_those_of_plain_passes(sampler: SglangStudent, behavior: B
 
 
 @pytest.mark.parametrize("behavior", [*BLENDED, TeacherPrefix(2), TeacherPrefix(5)])
-def test_tokens_are_those_of_the_torch_engine(sampler: SglangStudent, behavior: Behavior) -> None:
+def test_tokens_are_those_of_the_torch_engine(sampler: SglangSampler, behavior: Behavior) -> None:
     ours = sampled(sampler, behavior)
     theirs = generate(
         tiny.student(), tiny.teacher(), ours.requests, behavior, Decoding(MAX_TOKENS, TOP_K)
@@ -140,7 +140,7 @@ def test_tokens_are_those_of_the_torch_engine(sampler: SglangStudent, behavior: 
 
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_a_response_ends_at_its_eos_or_at_the_limit(
-    sampler: SglangStudent, behavior: Behavior
+    sampler: SglangSampler, behavior: Behavior
 ) -> None:
     rollouts = sampled(sampler, behavior)
     for row, length in enumerate(rollouts.lengths_B.tolist()):
@@ -158,7 +158,7 @@ def test_a_response_ends_at_its_eos_or_at_the_limit(
     assert (counts["accepted"] + counts["rounds"] >= rollouts.lengths_B).all()
 
 
-def test_requests_of_several_behaviors_share_rounds(sampler: SglangStudent) -> None:
+def test_requests_of_several_behaviors_share_rounds(sampler: SglangSampler) -> None:
     requests = tiny.requests(2)
     orders = []
     for index, request in enumerate(requests):
@@ -181,7 +181,7 @@ def test_requests_of_several_behaviors_share_rounds(sampler: SglangStudent) -> N
     assert same >= len(requests) - 1
 
 
-def test_retraction_and_prefix_hits_change_nothing(sampler: SglangStudent) -> None:
+def test_retraction_and_prefix_hits_change_nothing(sampler: SglangSampler) -> None:
     behavior, prompt = TrustRegion(0.3), tuple(range(10)) * 2
     requests = tiny.requests(24, (prompt,), seed=5)
     orders = [
@@ -200,7 +200,7 @@ def test_retraction_and_prefix_hits_change_nothing(sampler: SglangStudent) -> No
 
 @pytest.mark.parametrize("behavior", [TrustRegion(0.3), BLENDED[-2]])
 def test_two_tokens_have_the_law_of_the_behavior(
-    sampler: SglangStudent, behavior: Behavior
+    sampler: SglangSampler, behavior: Behavior
 ) -> None:
     prompt, draws = (3, 1, 4), 1000
     requests = [
@@ -215,7 +215,7 @@ def test_two_tokens_have_the_law_of_the_behavior(
     )
 
 
-def test_new_weights_are_the_students_alone(sampler: SglangStudent) -> None:
+def test_new_weights_are_the_students_alone(sampler: SglangSampler) -> None:
     ids = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)
     student, behavior = tiny.student(), TrustRegion(0.3)
     old = {name: value.detach().clone() for name, value in student.model.named_parameters()}
@@ -245,7 +245,7 @@ def test_new_weights_are_the_students_alone(sampler: SglangStudent) -> None:
     assert sampler.log_probs(ids) == pytest.approx(before, abs=1e-6)
 
 
-def test_the_student_goes_on_alone_once_the_teacher_is_done(sampler: SglangStudent) -> None:
+def test_the_student_goes_on_alone_once_the_teacher_is_done(sampler: SglangSampler) -> None:
     with torch.no_grad():
         tensors = {name: value * 1.1 for name, value in tiny.student().model.named_parameters()}
     sampler.load(WeightsRef(3, tensors))

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from orchestrator.config import Runtime
-from orchestrator.engines import budget
+from orchestrator.engines import memory
 from orchestrator.engines.common.rounds import Kept, Round, judge, kept_of
 from orchestrator.engines.interface import Limits, WeightsRef
-from orchestrator.engines.sglang import blending, engine
-from orchestrator.engines.sglang.blending import SglangStudent
+from orchestrator.engines.sglang import engine
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, pack, row_type, unpack
+from orchestrator.engines.sglang.engine import SglangSampler
 from orchestrator.engines.sglang.process import ROWS, Answer, Generate, Settings
 from orchestrator.errors import NotFinite
 from orchestrator.policy.spec import Behavior
@@ -123,14 +123,13 @@ class Process:
 
 
 @pytest.fixture
-def student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SglangStudent:
-    monkeypatch.setattr(blending, "EngineProcess", Process)
+def student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SglangSampler:
     monkeypatch.setattr(engine, "EngineProcess", Process)
     Process.started, Process.calls = [], []
-    return SglangStudent(job_of(tiny.worker_spec(tmp_path)))
+    return SglangSampler(job_of(tiny.worker_spec(tmp_path)), "student")
 
 
-def test_one_engine_is_up_at_a_time_and_has_the_last_weights(student: SglangStudent) -> None:
+def test_one_engine_is_up_at_a_time_and_has_the_last_weights(student: SglangSampler) -> None:
     student.start(teacher=True)
     student.load(WeightsRef(4, {}))
     for beside_teacher in (True, False, True):
@@ -145,7 +144,7 @@ def test_one_engine_is_up_at_a_time_and_has_the_last_weights(student: SglangStud
     assert [process.ended for process in Process.started] == [True, True, False]
 
 
-def test_what_does_not_belong_to_a_response_is_refused(student: SglangStudent) -> None:
+def test_what_does_not_belong_to_a_response_is_refused(student: SglangSampler) -> None:
     behavior, requests = BLENDED[0], tiny.requests(1)[:1]
     kept, rows = records(behavior, 4)
     student.start(teacher=True)
@@ -167,11 +166,11 @@ def test_what_does_not_belong_to_a_response_is_refused(student: SglangStudent) -
 def test_longer_rounds_have_fewer_requests(
     drafted: int,
     at_once: int | None,
-    student: SglangStudent,
+    student: SglangSampler,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A round has room for 16 distributions; 6 requests of γ = 2 fit, as many as are asked for."""
-    monkeypatch.setattr(budget, "ROUND_VALUES", 16 * tiny.SIZE)
+    monkeypatch.setattr(memory, "ROUND_VALUES", 16 * tiny.SIZE)
     behavior = BLENDED[0]
     kept, rows = records(behavior, 4)
     Process.rows, Process.tokens = rows, kept.tokens.tolist()
@@ -184,7 +183,7 @@ def test_longer_rounds_have_fewer_requests(
 
 
 @pytest.mark.parametrize(("name", "owner"), [("student", "student"), ("behavior", "teacher")])
-def test_broken_logits_are_named(student: SglangStudent, name: str, owner: str) -> None:
+def test_broken_logits_are_named(student: SglangSampler, name: str, owner: str) -> None:
     behavior = BLENDED[0]
     kept, rows = records(behavior, 4)
     broken = unpack(rows, row_type(behavior, 4)).copy()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang import private, verdict
 from orchestrator.engines.sglang.blending_rows import plain_row_type, unpack
 from orchestrator.engines.sglang.engine import seed_of
 from orchestrator.engines.sglang.process import ROWS, Draw, Settings
@@ -27,9 +27,9 @@ LOGITS = torch.tensor([[0.3, -1.0, 2.0, 0.5, 0.0, 1.0, -2.0, 1.5, 0.2, 0.1, 9.0,
 def drawn(
     monkeypatch: pytest.MonkeyPatch, owner: str, tau: float, rows: int
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    monkeypatch.setattr(private, "_space", [(SPACE, owner)])
+    monkeypatch.setattr(verdict, "_space", [(SPACE, owner)])
     draws = [vars(Draw(seed_of(SequenceKey(0, 0, 0, 0, row)), 4, tau, 3)) for row in range(rows)]
-    return private.draw_tokens(LOGITS.repeat(rows, 1), draws, torch.full((rows,), 3))
+    return verdict.draw_tokens(LOGITS.repeat(rows, 1), draws, torch.full((rows,), 3))
 
 
 def expected(owner: str, tau: float) -> torch.Tensor:
@@ -64,13 +64,13 @@ def test_tokens_have_the_law_of_the_token_space(
 def test_uniforms_are_uniform_in_seeds_and_in_positions() -> None:
     seeds = torch.tensor([seed_of(SequenceKey(2, 0, 20, index, 0)) for index in range(20_000)])
     for uniform in (
-        private.keyed_uniforms(seeds, torch.zeros_like(seeds)),
-        private.keyed_uniforms(seeds[:1].repeat(20_000), torch.arange(20_000)),
+        verdict.keyed_uniforms(seeds, torch.zeros_like(seeds)),
+        verdict.keyed_uniforms(seeds[:1].repeat(20_000), torch.arange(20_000)),
     ):
         assert 0 <= uniform.min() < uniform.max() < 1
         assert stats.kstest(uniform.numpy(), "uniform").pvalue > 1e-4
     first, second = (
-        private.keyed_uniforms(seeds, torch.full_like(seeds, position)) for position in (0, 1)
+        verdict.keyed_uniforms(seeds, torch.full_like(seeds, position)) for position in (0, 1)
     )
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.03
 
@@ -81,14 +81,14 @@ def test_the_uniforms_are_those_of_the_published_generator() -> None:
     """
     words = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     # The reference adds the increment before it mixes.
-    uniform = private.keyed_uniforms(torch.tensor([1234567] * 3), torch.tensor([1, 2, 3]))
+    uniform = verdict.keyed_uniforms(torch.tensor([1234567] * 3), torch.tensor([1, 2, 3]))
     assert uniform.tolist() == [(word >> 11) * 2.0**-53 for word in words]
 
 
 def test_forced_ids_are_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private, "_space", [(SPACE, "student")])
+    monkeypatch.setattr(verdict, "_space", [(SPACE, "student")])
     draws = [vars(Draw(0, 4, forced=(5, 6))), vars(Draw(0, 2, forced=(5, 6)))]
-    tokens, kept = private.draw_tokens(LOGITS.repeat(2, 1), draws, torch.tensor([3, 2]))
+    tokens, kept = verdict.draw_tokens(LOGITS.repeat(2, 1), draws, torch.tensor([3, 2]))
     assert tokens.tolist() == [5, 6]
     log_p = expected("student", 1.0).log()
     (record,) = unpack([kept[ROWS][1]], plain_row_type(0))
@@ -98,9 +98,9 @@ def test_forced_ids_are_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("support", [0, 3])
 def test_a_record_is_one_bytes_object(support: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang pickles the records of all tokens one by one, between two steps of the GPU."""
-    monkeypatch.setattr(private, "_space", [(SPACE, "student")])
+    monkeypatch.setattr(verdict, "_space", [(SPACE, "student")])
     draws = [vars(Draw(0, 4, support=support))] * 2
-    _, kept = private.draw_tokens(LOGITS.repeat(2, 1), draws, torch.tensor([3, 3]))
+    _, kept = verdict.draw_tokens(LOGITS.repeat(2, 1), draws, torch.tensor([3, 3]))
     assert list(kept) == [ROWS]
     for row in range(2):
         assert type(kept[ROWS][row]) is bytes
@@ -169,11 +169,11 @@ def test_stop_ids_reach_the_processes_of_an_engine(
         raise Stopped
 
     monkeypatch.setattr(private, "_arguments", stop)
-    monkeypatch.setattr(private, "_space", [])
+    monkeypatch.setattr(verdict, "_space", [])
     monkeypatch.setitem(sys.modules, "sglang.srt.entrypoints.engine", SimpleNamespace(Engine=dict))
-    monkeypatch.setenv(private.SPACE, "")
+    monkeypatch.setenv(verdict.SPACE, "")
     monkeypatch.setenv("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "")
     settings = replace(granted(1), valid=10, student_eos=own, teacher_eos=teachers)
     with pytest.raises(Stopped):
         private.open_engine(settings)
-    assert private.token_space() == (TokenSpace(10, own, teachers), "student")
+    assert verdict.token_space() == (TokenSpace(10, own, teachers), "student")

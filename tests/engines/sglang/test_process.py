@@ -20,7 +20,6 @@ from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.engines.memory import Gpus
 from orchestrator.engines.sglang import engine as engine_module
 from orchestrator.engines.sglang import process
-from orchestrator.engines.sglang.blending import SglangStudent
 from orchestrator.engines.sglang.engine import SglangSampler
 from orchestrator.engines.sglang.process import EngineProcess, LoadTensors, Settings, leaner
 from orchestrator.errors import EngineLost, EngineOutOfMemory
@@ -217,10 +216,10 @@ def test_handles_are_for_one_gpu_that_is_shared_in_turns(
     if "weights" in changes:
         job = replace(job, runtime=replace(job.runtime, weights=changes.pop("weights")))
     job = replace(job, **changes)
-    assert not engine_module.settings(job, job.initial, "student").by_handle, "no GPU is here"
+    assert not engine_module.settings(job, "student").by_handle, "no GPU is here"
     budget = Budget("decoding", 79.0, kv_tokens=1000, requests=4)
     monkeypatch.setattr(engine_module, "granted", lambda *_: budget)
-    assert engine_module.settings(job, job.initial, "student").by_handle == expected
+    assert engine_module.settings(job, "student").by_handle == expected
 
 
 class Noted:
@@ -255,7 +254,7 @@ def test_no_weights_go_into_an_engine_that_is_ended_next(
     monkeypatch.setattr(engine_module, "EngineProcess", Noted)
     monkeypatch.setattr(Noted, "all", [])
     spec = tiny.worker_spec(tmp_path)
-    student = SglangStudent(job_of(spec))
+    student = SglangSampler(job_of(spec), "student")
 
     def sample(*_: object) -> Never:
         raise EngineLost("it would sample now")

@@ -18,7 +18,7 @@ from orchestrator.engines.common.causal import log_probs_of
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.memory import Gpus
-from orchestrator.engines.sglang.blending import SglangStudent
+from orchestrator.engines.sglang.engine import SglangSampler
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Student, TrustRegion
 from orchestrator.rollouts import concatenate, in_order
@@ -36,16 +36,16 @@ LIMITS = Limits(MAX_TOKENS, TOP_K)
 
 
 @pytest.fixture(scope="module")
-def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangStudent]:
+def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangSampler]:
     """The student of the tiny pair with two KV heads, one for each shard; no engine is up yet."""
     skip_without("sglang")
     job = job_of(tiny.worker_spec(tmp_path_factory.mktemp("pair"), kv_heads=SHARDS))
-    opened = SglangStudent(replace(job, on=Gpus(SHARDS)))
+    opened = SglangSampler(replace(job, on=Gpus(SHARDS)), "student")
     yield opened
     opened.release()
 
 
-def schedulers(sampler: SglangStudent) -> list[str]:
+def schedulers(sampler: SglangSampler) -> list[str]:
     """The names of the processes that the engine decodes in."""
     assert sampler._process is not None
     assert sampler._process.pid is not None
@@ -55,7 +55,7 @@ def schedulers(sampler: SglangStudent) -> list[str]:
     return sorted(name.rstrip("\0 ") for name in commands if name.startswith("sglang::scheduler"))
 
 
-def test_blended_tokens_and_scores_are_those_of_the_torch_engine(sampler: SglangStudent) -> None:
+def test_blended_tokens_and_scores_are_those_of_the_torch_engine(sampler: SglangSampler) -> None:
     requests, behavior = tiny.requests(4), TrustRegion(0.3)
     ours = in_order(concatenate(list(sampler.sample(requests, behavior, LIMITS))), requests)
     assert len(schedulers(sampler)) == SHARDS
@@ -77,14 +77,14 @@ def test_blended_tokens_and_scores_are_those_of_the_torch_engine(sampler: Sglang
             torch.testing.assert_close(one[row, :count], other[row, :count], atol=1e-4, rtol=0)
 
 
-def test_the_student_alone_says_what_transformers_say(sampler: SglangStudent) -> None:
+def test_the_student_alone_says_what_transformers_say(sampler: SglangSampler) -> None:
     requests = tiny.requests(2)
     rollouts = in_order(concatenate(list(sampler.sample(requests, Student(), LIMITS))), requests)
     assert len(schedulers(sampler)) == SHARDS
     check_against(tiny.student(kv_heads=SHARDS), Student(), rollouts)
 
 
-def test_first_tokens_have_the_students_law(sampler: SglangStudent) -> None:
+def test_first_tokens_have_the_students_law(sampler: SglangSampler) -> None:
     """1,500 samples after one prompt, counted, against their probabilities under transformers."""
     prompt = tiny.PROMPTS[1]
     counts = torch.zeros(tiny.SIZE)
@@ -94,7 +94,7 @@ def test_first_tokens_have_the_students_law(sampler: SglangStudent) -> None:
     tiny.assert_frequencies(counts.double().numpy(), (law / law.sum()).numpy())
 
 
-def test_new_weights_reach_all_shards(sampler: SglangStudent) -> None:
+def test_new_weights_reach_all_shards(sampler: SglangSampler) -> None:
     student = tiny.student(kv_heads=SHARDS)
     with torch.no_grad():
         for parameter in student.model.parameters():
@@ -111,7 +111,7 @@ def test_new_weights_reach_all_shards(sampler: SglangStudent) -> None:
     assert sampler.digests() == {n: value for n, value in digests.items() if ".mlp." not in n}
 
 
-def test_shards_meet_on_loopback_alone(sampler: SglangStudent) -> None:
+def test_shards_meet_on_loopback_alone(sampler: SglangSampler) -> None:
     sampler.start(teacher=False)
     assert sampler._process is not None
     assert sampler._process.pid is not None

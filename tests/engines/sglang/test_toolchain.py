@@ -140,7 +140,7 @@ def test_an_engines_start_has_the_experiments_limit(
     (tmp_path / "config.json").write_text('{"vocab_size": 151936}')
     setup, runtime = load_setup("qwen3-0.6b"), Runtime(engine_start_s=0.5)
     folder = ModelFolder(str(tmp_path))
-    engine = EngineProcess(module.settings(Job(setup, runtime, folder), folder, "student"))
+    engine = EngineProcess(module.settings(Job(setup, runtime, folder), "student"))
     with pytest.raises(EngineLost, match="the SGLang engine has been silent for 0 s"):
         engine.start()
 

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from orchestrator.engines.interface import Job, Limits
-from orchestrator.engines.sglang.blending import SglangStudent, blending_settings
-from orchestrator.engines.sglang.engine import SglangSampler, settings
+from orchestrator.engines.sglang.engine import SglangSampler, blending_settings, settings
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
@@ -42,13 +41,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 @pytest.fixture(scope="module")
-def blending(job: Job) -> Iterator[SglangStudent]:
+def blending(job: Job) -> Iterator[SglangSampler]:
     """The blending engine, up; it reads prompts four tokens at a time."""
     narrow = blending_settings(job)
     assert narrow.second is not None
     second = replace(narrow.second, drafted=DRAFTED, prefilled=4)
     narrow = replace(narrow, second=second, requests=4, cache_tokens=200)
-    opened = SglangStudent(job)
+    opened = SglangSampler(job, "student")
     opened._beside_teacher, opened._process = True, EngineProcess(narrow)
     opened.start(teacher=True)
     yield opened
@@ -80,9 +79,9 @@ def check_log_probs(rollouts: Rollouts) -> None:
 
 
 def test_engines_are_asked_for_tritons_kernels(job: Job) -> None:
-    assert settings(job, job.initial, "student").attention == "triton"
+    assert settings(job, "student").attention == "triton"
     assert blending_settings(job).attention == "triton"
-    assert settings(job, job.initial, "student").kernel
+    assert settings(job, "student").kernel
 
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.7)])
@@ -99,7 +98,7 @@ def test_plain_sampling_is_that_of_plain_passes(plain: SglangSampler, behavior: 
 
 @pytest.mark.parametrize("behavior", [TrustRegion(0.3), TeacherInjection(3, 0.6)])
 def test_blended_tokens_are_those_of_the_torch_engine(
-    blending: SglangStudent, behavior: Behavior
+    blending: SglangSampler, behavior: Behavior
 ) -> None:
     ours = sampled(blending, behavior, samples=2)
     check_log_probs(ours)

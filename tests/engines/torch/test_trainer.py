@@ -19,12 +19,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import Optimizer
-from orchestrator.engines.common import passes, store
+from orchestrator.engines.common import passes
 from orchestrator.engines.common.causal import CausalModel, load_model
 from orchestrator.engines.common.learning import learning_rate
 from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Limits
+from orchestrator.engines.torch import trainer as trainer_module
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.engines.torch.trainer import TorchTrainer
@@ -766,21 +767,21 @@ def test_a_learner_that_takes_turns_rests_on_the_host_and_learns_the_same_bytes(
 def test_buffers_of_the_host_are_shared_and_little_larger_than_their_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store, "BUFFER_BYTES", 4096)
+    monkeypatch.setattr(trainer_module, "BUFFER_BYTES", 4096)
     sizes = {
         f"{number}": size for number, size in enumerate([700, 5000, 1, 2048, 2048, 900, 300, 256])
     }
-    shared = store.buffers(sizes)
+    shared = trainer_module.buffers(sizes)
     places = {key: aligned for tensors in shared for key, aligned in tensors}
     assert places.keys() == sizes.keys()
     assert sum(len(tensors) for tensors in shared) == len(sizes)
     for key, aligned in places.items():
-        assert 0 <= aligned - sizes[key] < store.ALIGNMENT
-        assert aligned % store.ALIGNMENT == 0
+        assert 0 <= aligned - sizes[key] < trainer_module.ALIGNMENT
+        assert aligned % trainer_module.ALIGNMENT == 0
     held = [sum(aligned for _, aligned in tensors) for tensors in shared]
     assert sorted(held, reverse=True) == [5120, 4096, 2816]
     assert all(len(tensors) == 1 for tensors, size in zip(shared, held, strict=True) if size > 4096)
-    assert store.buffers({}) == []
+    assert trainer_module.buffers({}) == []
 
 
 def test_a_learner_rests_in_few_buffers(rollouts: Rollouts) -> None:
@@ -789,11 +790,11 @@ def test_a_learner_rests_in_few_buffers(rollouts: Rollouts) -> None:
     trainer.step(rollouts, rollouts.teacher, Objective("nll"), 0)
     storages = set[int]()
     for parameter in student.model.parameters():
-        moments = (trainer._adamw.state[parameter][key] for key in store.MOMENTS)
+        moments = (trainer._adamw.state[parameter][key] for key in trainer_module.MOMENTS)
         for tensor in (parameter.data, *moments):
             assert (
-                tensor.data_ptr() % store.ALIGNMENT
-                == tensor.untyped_storage().data_ptr() % store.ALIGNMENT
+                tensor.data_ptr() % trainer_module.ALIGNMENT
+                == tensor.untyped_storage().data_ptr() % trainer_module.ALIGNMENT
             )
             storages.add(tensor.untyped_storage().data_ptr())
     assert len(storages) == 2, "one of the weights, and one of the moments that came later"

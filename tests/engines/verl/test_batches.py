@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from orchestrator.engines.common.learning import MicroBatch
 from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.engines.verl.batches import MicroBatch, rank_inputs, share_out
+from orchestrator.engines.verl.engine import share_out
 from orchestrator.policy.spec import Student
 from orchestrator.rollouts import Rollouts
 from tests import tiny
@@ -41,7 +42,7 @@ def test_every_row_is_in_one_share_and_no_pass_has_more_tokens_than_fit(
     )
     assert sum(batch.tokens for batch in batches) == int(rollouts.lengths_B.sum())
     for batch in batches:
-        fed = rank_inputs(batch, packed, torch.device("cpu"))
+        fed = batch.inputs(torch.device("cpu"), packed)
         assert len(batch.rows) <= 1 or fed.ids.numel() <= max_tokens
         assert fed.ids.numel() == max(1, sum(lengths_of(batch))) or not packed
         assert len(fed.rows) == len(fed.columns) == batch.tokens

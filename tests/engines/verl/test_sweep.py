@@ -39,7 +39,7 @@ ON_VERL = {"engine": {"trainer": "verl"}, "runtime": {"keep": "all", "placement"
 def ranks_of(worker: int) -> Iterator[int]:
     """Processes of ranks that a trial's process has started."""
     for process in members(processes(), Path("/nowhere"), worker):
-        if b"orchestrator.engines.verl.member" in command_line(process.pid):
+        if b"orchestrator.engines.verl.rank" in command_line(process.pid):
             yield process.pid
 
 

@@ -10,8 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common.packing import micro_batches, packed, padded, response_tokens
-from orchestrator.engines.common.passes import PACKABLE, Passes, has_packed_kernel, packed_attention
+from orchestrator.engines.common.passes import (
+    PACKABLE,
+    Passes,
+    has_packed_kernel,
+    micro_batches,
+    packed,
+    packed_attention,
+    padded,
+    response_tokens,
+)
 from tests import tiny
 
 CPU = torch.device("cpu")
