@@ -18,7 +18,6 @@ import pytest
 
 from orchestrator.engines import catalog, device
 from orchestrator.engines.device import MemoryHolder, PeakWatch, holders_in, wait_for_memory
-from orchestrator.engines.interface import ModelFolder
 from orchestrator.engines.sglang import engine as sglang
 from orchestrator.errors import EngineLost, GpuFull
 from orchestrator.liveness.processes import group_members
@@ -148,11 +147,11 @@ def test_sampler_and_learner_of_a_trial_agree_whether_both_stay_on_the_gpu(
     job = replace(
         job, setup=replace(job.setup, engine=engine), runtime=replace(job.runtime, **changed)
     )
-    asked = sglang.settings(job, ModelFolder(str(tmp_path / "student")), "student")
+    asked = sglang.settings(job, "student")
     assert asked.takes_turns != stays
     trainer = catalog.open_engine("torch", job).trainer()
     assert (trainer._offload is None) == stays  # pyright: ignore[reportAttributeAccessIssue]
     assert trainer._passes.checkpointing == again  # pyright: ignore[reportAttributeAccessIssue]
     evaluator = replace(job, trains=False, takes_turns=False, sampling=())
-    alone = sglang.settings(evaluator, ModelFolder(str(tmp_path / "student")), "student")
+    alone = sglang.settings(evaluator, "student")
     assert not alone.takes_turns
