@@ -79,8 +79,14 @@ bench-scale: .venv/.dev
 rehearse-gpu: .venv/.dev
 	$(BIN)/python -m tests.rehearsal --json rehearsal.json
 
-# No network: of the engines it takes those that `make setup-engines` has installed.
+# On a GPU, without a network, with the engines of `make setup-engines`; ends with the first command that fails.
 gpu-proof: .venv/.dev
+	$(BIN)/trb doctor --gpu experiments/paper.yaml
+	$(BIN)/trb doctor --gpu experiments/paper.yaml engine.trainer=verl
+	$(BIN)/python -m pytest -o addopts= --durations=10 tests/engines
+	$(BIN)/trb submit experiments/gpu-smoke-random.yaml
+	$(BIN)/trb submit experiments/gpu-smoke-random.yaml engine.trainer=verl
+	$(BIN)/trb calibrate experiments/paper.yaml
 	$(BIN)/python -m benchmarks.gpu
 
 clean:

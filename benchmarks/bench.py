@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,20 +73,25 @@ def main() -> None:
         if "--quickstart" in sys.argv
         else ratios(pair()) | solver_ratio() | head_ratios() | objective_ratios()
     )
-    show(
-        results,
-        f"{platform.processor() or platform.machine()}, 2 threads, torch {torch.__version__}",
-    )
-    known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(known | results, indent=2) + "\n", encoding="utf-8")
+    machine = platform.processor() or platform.machine()
+    show(results, f"{machine}, 2 threads, torch {torch.__version__}", TARGETS)
+    keep(results, RESULTS)
 
 
-def show(results: dict[str, float], title: str) -> None:
+def keep(results: dict[str, float], path: Path) -> None:
+    """Write results into a file, beside those of other calls."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(known | results, indent=2) + "\n", encoding="utf-8")
+
+
+def show(results: dict[str, float], title: str, targets: Mapping[str, float]) -> None:
+    """Print a table of results beside their targets."""
     table = Table(title=title)
     for heading in ("name", "measured", "target"):
         table.add_column(heading, justify="left" if heading == "name" else "right")
     for name, value in results.items():
-        table.add_row(name, f"{value:.3f}", f"≤ {TARGETS[name]:g}" if name in TARGETS else "")
+        target = f"≤ {targets[name]:g}" if name in targets else ""
+        table.add_row(name, f"{value:,.3f}", target)
     Console().print(table)
 
 

@@ -7,9 +7,7 @@ arithmetic.
 
 The decisions are the program's own (`sweep.schedule`, and the evaluators' choice of a slice); only
 time is made up. Every unit trains at the pace of the middle estimate for SGLang on H100s, and a
-slice takes as long as its responses do on average, each with some spread. Beside it stand waves, as
-the program ran until it had one long schedule: in each wave a unit trains and gets its samples on
-its own GPU, and no wave begins before the one before it has ended.
+slice takes as long as its responses do on average, each with some spread.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand
 from orchestrator.planning.plan import make_plan, totals
 from orchestrator.planning.seconds import on_the_clock
 from orchestrator.selection.pending_slices import preference
-from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, in_order
+from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit
 from tests.race_world import WORLDS, Suite, race_of
 
 # Hours on one GPU. Training: 989 in all, the middle estimate's rollouts, scoring, learning and the
@@ -78,7 +76,7 @@ class FamilyRace:
 
 
 class Sweep:
-    """The sweep's work, the same for every schedule: hours of units and slices, drawn once.
+    """The sweep's work: hours of units and slices, drawn once.
 
     `slower` is by how much training and sampling take longer than the middle estimate.
     """
@@ -311,65 +309,13 @@ class Simulation:
         self.spans.append((self.began.pop(name), self.now))
 
 
-def waves(sweep: Sweep, gpus: int) -> Outcome:
-    """The same work in waves, each unit's on one GPU."""
-    begins, work, ends = 0.0, 0.0, list[float]()
-    spans: list[tuple[float, float]] = []
-    trained: set[str] = set()
-    while True:
-        jobs = {
-            unit.id: sweep.hours[unit.id]
-            for unit in in_order(sweep.units)
-            if unit.id not in trained and trained.issuperset(unit.depends_on)
-        }
-        begun = [
-            race
-            for race in sweep.races
-            if race.rung < len(race.rungs) and race.untrained <= trained | jobs.keys()
-        ]
-        for race in begun:
-            for unit, step, responses in race.rungs[race.rung]:
-                hours = sum(
-                    piece.hours for piece in sweep.pieces(unit, step, responses, decides=True)
-                )
-                jobs[unit.id] = jobs.get(unit.id, OPEN_H) + LOAD_H + hours
-        if not jobs:
-            break
-        free = [begins] * gpus
-        for hours in jobs.values():
-            start = heapq.heappop(free)
-            heapq.heappush(free, start + hours)
-            spans.append((start, start + hours))
-            work += hours
-        begins = max(free)
-        trained |= jobs.keys()
-        for race in begun:
-            race.rung += 1
-            if race.rung == len(race.rungs):
-                ends.append(begins)
-    last = ends[-2]
-    until = sum(min(end, last) - start for start, end in spans if start < last)
-    bound = on_the_clock(work, [sweep.longest_chain], gpus)
-    everything = sum(len(race.rungs[0]) for race in sweep.races)
-    return Outcome(
-        begins, work / (gpus * begins), until / (gpus * last), bound, ends[0], everything
-    )
-
-
-def numbers() -> tuple[dict[str, float], dict[str, float]]:
-    """For `bench-scale.json`: utilisation, and makespan over its lower bound, of the schedule and
-    of waves.
-    """
-    found: tuple[dict[str, float], dict[str, float]] = ({}, {})
+def numbers() -> dict[str, float]:
+    """For `bench-scale.json`: utilisation of so many GPUs, and makespan over its lower bound."""
+    found: dict[str, float] = {}
     for gpus in (8, 64):
-        for results, outcome in zip(found, measure(gpus, "adaptive"), strict=True):
-            results |= {f"utilisation_{gpus}": outcome.busy, f"makespan_{gpus}": outcome.over_bound}
+        outcome = Simulation(Sweep("adaptive"), gpus).run()
+        found |= {f"utilisation_{gpus}": outcome.busy, f"makespan_{gpus}": outcome.over_bound}
     return found
-
-
-def measure(gpus: int, budget: str) -> tuple[Outcome, Outcome]:
-    """(the schedule, waves) on so many GPUs."""
-    return Simulation(Sweep(budget), gpus).run(), waves(Sweep(budget), gpus)
 
 
 def packed() -> None:
@@ -400,12 +346,12 @@ def main() -> None:
         return
     for gpus in map(int, sys.argv[1:] or ["8", "64"]):
         for budget in ("adaptive", "full"):
-            for name, found in zip(("schedule", "waves"), measure(gpus, budget), strict=True):
-                print(
-                    f"{gpus:3} GPUs, {budget:8}: {name:8} {found.makespan:7.0f} h, ÷ bound {found.over_bound:.3f}, "
-                    f"busy {found.busy:.1%}, until the last family {found.until_last:.1%}; "
-                    f"first family decided after {found.first_family:.0f} h, {found.checkpoints} checkpoints at most"
-                )
+            found = Simulation(Sweep(budget), gpus).run()
+            print(
+                f"{gpus:3} GPUs, {budget:8}: {found.makespan:7.0f} h, ÷ bound {found.over_bound:.3f}, "
+                f"busy {found.busy:.1%}, until the last family {found.until_last:.1%}; "
+                f"first family decided after {found.first_family:.0f} h, {found.checkpoints} checkpoints at most"
+            )
 
 
 if __name__ == "__main__":

@@ -29,11 +29,11 @@ from typing import Any
 import yaml
 
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.grading import algebra, boxes, judge, notation
+from orchestrator.grading import algebra, judge, notation
 from orchestrator.grading.gold import Gold
 from orchestrator.selection.loading import load_study
 
-ROOMS = ("algebra", "boxes", "judge", "meanings", "notation")
+ROOMS = ("algebra", "judge", "meanings", "notation")
 MOST = 300  # pairs of a rule that are judged again without it
 DEADLINE_S = 5
 Pair = tuple[Gold, str]
@@ -142,7 +142,7 @@ def _row_pairs(row: dict[str, Any], following: dict[str, Any]) -> Iterator[Pair]
         yield gold, variant
     if "answer_675" in row:
         yield gold, row["answer_675"]
-    boxed = boxes.extract(gold, row.get("solution") or "")
+    boxed = notation.extract(gold, row.get("solution") or "")
     if boxed is not None:
         yield gold, boxed
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.liveness.driver_death import members, processes
+from orchestrator.liveness.deaths import members, processes
 from orchestrator.liveness.leases import Claims, holder_of
 from tests.sweeps import contents, start, write_experiment
 from tests.without_ray import run_without_ray

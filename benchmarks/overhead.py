@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from orchestrator.sweep.environment import prepare_environment
+from orchestrator.sweep.prepare import prepare_environment
 
 prepare_environment(None)
 
@@ -24,7 +24,7 @@ from orchestrator.experiment.units import expand  # noqa: E402
 from orchestrator.records.writer import RunWriter  # noqa: E402
 from orchestrator.selection.study import Study  # noqa: E402
 from orchestrator.sweep.cluster import cluster  # noqa: E402
-from orchestrator.sweep.spec import Sweep  # noqa: E402
+from orchestrator.sweep.processes import Sweep  # noqa: E402
 from orchestrator.sweep.tuner import run_sweep  # noqa: E402
 from tests.sweeps import write_experiment  # noqa: E402
 

@@ -4,31 +4,24 @@ themselves.
 Prints a table and writes `bench-scale.json` (name → number). `trb status`, `trb table` and `trb
 report` look twice at a sweep that `paper_sweep` makes: `status_s` is the first look, which reads
 all files, and `status_again_s` the next one. `plan_10k_s` plans `paper.yaml` with so many seeds
-that it has 10,000 units. Under `before` stand the same numbers of an earlier commit, and for the
-simulated cluster those of waves. `--runs FOLDER` keeps the sweep there, and looks at the one that
-is there already.
+that that it has 10,000 units. `--runs FOLDER` keeps the sweep there, and looks at the one that is there
+already.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import cluster, overhead, paper_sweep
+from benchmarks.bench import keep, show
 
 RESULTS = Path("bench-scale.json")
 SEEDS = 116  # of each of the 86 trials, with their supervised stages: 10,210 units
 LOOKS = ("status", "table", "report")
-# Measured at 31be9d6 on 2 cores of an x86-64 cloud machine, the same sweep in that layout (6,518
-# files). A second look at it cost as much as the first.
-BEFORE = {"plan_10k_s": 116.4, "status_s": 4.8, "table_s": 5.1, "report_s": 67.1}
 TARGETS = {"plan_10k_s": 2.0, "status_s": 2.0, "table_s": 4.0, "report_s": 15.0}
 
 
@@ -37,17 +30,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         kept = sys.argv[sys.argv.index("--runs") + 1] if "--runs" in sys.argv else scratch
         results = look_seconds(Path(kept).resolve())
-    simulated, in_waves = cluster.numbers()
-    results |= {
-        "plan_10k_s": plan_seconds(),
-        "unit_overhead_s": overhead.seconds_a_unit(),
-    } | simulated
-    show(results, BEFORE | in_waves)
-    known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    before = known.get("before", {}) | BEFORE | in_waves
-    RESULTS.write_text(
-        json.dumps(known | results | {"before": before}, indent=2) + "\n", encoding="utf-8"
-    )
+    results |= {"plan_10k_s": plan_seconds(), "unit_overhead_s": overhead.seconds_a_unit()}
+    results |= cluster.numbers()
+    title = "CPU seconds; utilisation, and makespan over its lower bound, on simulated GPUs"
+    show(results, title, TARGETS)
+    keep(results, RESULTS)
 
 
 def look_seconds(runs: Path) -> dict[str, float]:
@@ -83,21 +70,6 @@ def command_seconds(*arguments: str) -> float:
     trb, before = str(Path(sys.executable).with_name("trb")), _children_seconds()
     subprocess.run([trb, *arguments], stdout=subprocess.DEVNULL, check=True)
     return round(_children_seconds() - before, 2)
-
-
-def show(results: dict[str, float], earlier: dict[str, float]) -> None:
-    """The numbers beside those of before and their targets."""
-    table = Table(
-        title="CPU seconds; utilisation, and makespan over its lower bound, on simulated GPUs"
-    )
-    for heading in ("name", "before", "measured", "target"):
-        table.add_column(heading, justify="left" if heading == "name" else "right")
-    for name, value in results.items():
-        before = f"{earlier[name]:.2f}" if name in earlier else ""
-        table.add_row(
-            name, before, f"{value:,.2f}", f"≤ {TARGETS[name]:g}" if name in TARGETS else ""
-        )
-    Console().print(table)
 
 
 def _children_seconds() -> float:

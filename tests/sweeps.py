@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.liveness.driver_death import Process, members, processes
+from orchestrator.liveness.deaths import Process, members, processes
 
 ROOT = Path(__file__).resolve().parents[1]
 # Shells start what runs in their background with Ctrl-C ignored, and processes inherit that.
@@ -31,7 +31,7 @@ TRB = [sys.executable, "-c", COMMAND]
 TRAINS_NOTHING = """
 import functools, signal
 from orchestrator.cli import main
-from orchestrator.sweep.environment import prepare_environment
+from orchestrator.sweep.prepare import prepare_environment
 prepare_environment(None)
 from orchestrator.sweep import tuner
 from tests.fake_training import FakeProcess
@@ -173,9 +173,7 @@ def contents(runs: Path) -> dict[str, str]:
 def cluster_of(driver: int) -> tuple[set[Process], Path]:
     """The processes that a driver has started, without its guard, and the folder of its cluster."""
     found = members(processes(), Path("/nowhere"), driver)
-    guards = {
-        each for each in found if b"orchestrator.liveness.driver_death" in command_line(each.pid)
-    }
+    guards = {each for each in found if b"orchestrator.liveness.deaths" in command_line(each.pid)}
     (guard,) = guards
     return found - guards, Path(os.fsdecode(command_line(guard.pid)[-1]))
 

@@ -1,7 +1,6 @@
 """Checks the runs folder, its disk and the cluster's address, before Ray takes seconds to start.
 
-Checks this machine alone; `sweep.requirements` lists the needs of a cluster's nodes, and `sweep.nodes`
-asks for them.
+Checks this machine alone; `sweep.nodes` lists the needs of a cluster's nodes, and asks for them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from orchestrator.checks.check import Found
 from orchestrator.errors import LONGEST_VALUE, UserError, refuse, shortened, shown
-from orchestrator.liveness.head_node import ANSWERS_WITHIN_S, answers
+from orchestrator.liveness.deaths import ANSWERS_WITHIN_S, answers
 from orchestrator.liveness.processes import processes, scratch_parent
 
 LEAST_FREE = 64 * 2**20  # bytes on the disk of the runs folder
@@ -126,7 +125,7 @@ def _clusters_here() -> set[str]:
 
 
 def _answers(host: str, port: int) -> bool:
-    """As `head_node.answers`, with a time limit for all of it: looking up a name knows none."""
+    """As `deaths.answers`, with a time limit for all of it: looking up a name knows none."""
     results: list[bool | Exception] = []
 
     def ask() -> None:

@@ -21,10 +21,10 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment.evaluation_protocol import FRESH, repeated_evaluation_ids
-from orchestrator.grading.boxes import extract, open_thought
+from orchestrator.grading.algebra import ALONE
 from orchestrator.grading.gold import GRADER_VERSION, MATH, Gold, version_of
 from orchestrator.grading.grader import Grader
-from orchestrator.grading.math_verify_alone import NAME
+from orchestrator.grading.notation import extract, open_thought
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, disjoint
 from orchestrator.records.writer import RecordWriter, write_slice
@@ -328,7 +328,7 @@ def compared(
     for (problem, answer), count in sorted(answers.items(), key=lambda item: (-item[1], item[0])):
         gold = golds[problem]
         ours = grader.grade_answer(gold, answer)
-        theirs = grader.grade_answer(replace(gold, judge=NAME), answer)
+        theirs = grader.grade_answer(replace(gold, judge=ALONE), answer)
         if theirs.timed_out:
             undecided += count
         elif ours.correct != theirs.correct:

@@ -33,7 +33,7 @@ from orchestrator.experiment.units import KIND_NAMES, Unit, expand
 from orchestrator.liveness.leases import LEASE_PATIENCE_S, Driving
 from orchestrator.models import make
 from orchestrator.monitor import status
-from orchestrator.monitor.time_left import hours_spent
+from orchestrator.monitor.unit_status import hours_spent
 from orchestrator.planning.numbers import counted, hours_text
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.confirmation import missing_units, unconfirmed_units, with_confirmation
@@ -43,7 +43,7 @@ from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
-from orchestrator.sweep.environment import prepare_environment
+from orchestrator.sweep.prepare import prepare_environment
 from orchestrator.tracking.tracker import Mirror, tracker_function
 
 JOB_SERVERS = ("http://", "https://")  # what the addresses of Ray's job servers begin with
@@ -190,7 +190,7 @@ def _answering(job: Submission) -> Iterator[None]:
 
     Python raises KeyboardInterrupt only when a call of Ray's returns, and ending the cluster takes
     seconds. The signal is therefore also written into a pipe, which a thread reads. A process that
-    ends at once leaves as little behind as a killed one: `liveness.driver_death` ends its cluster,
+    ends at once leaves as little behind as a killed one: `liveness.deaths` ends its cluster,
     and the next submit goes on from the last commits.
     """
     reading, writing = os.pipe()

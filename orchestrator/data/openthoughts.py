@@ -22,9 +22,9 @@ from orchestrator.data.files import (
     verify_sha256,
 )
 from orchestrator.errors import UserError
-from orchestrator.grading.boxes import MAX_ANSWER_CHARS, last_boxed, without_thoughts
 from orchestrator.grading.gold import GRADER_VERSION
 from orchestrator.grading.grader import Grader
+from orchestrator.grading.notation import MAX_ANSWER_CHARS, last_boxed, without_thoughts
 
 MATH_SOURCE = "ai2-adapt-dev/openmath-2-math"
 COLUMNS = ("domain", "source", "conversations")

@@ -27,8 +27,8 @@ from typing import Any
 from orchestrator.config import Data, Setup
 from orchestrator.data.files import data_file, numbered_rows, text_field, verify_sha256
 from orchestrator.errors import UserError, refuse, shown
-from orchestrator.grading.boxes import last_boxed
 from orchestrator.grading.gold import Gold
+from orchestrator.grading.notation import last_boxed
 
 TEXT_FIELDS = ("problem", "question")
 CHAT_FIELDS = ("prompt", "messages", "conversations")

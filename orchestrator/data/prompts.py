@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.config import PromptTemplate
 from orchestrator.errors import UserError, one_line, refuse
-from orchestrator.grading.boxes import open_thought
+from orchestrator.grading.notation import open_thought
 
 # More tokens than a template spends on the tag that opens a thought.
 _THOUGHT_TOKENS = 32

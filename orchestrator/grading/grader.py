@@ -29,8 +29,8 @@ from itertools import chain
 from typing import Any
 
 from orchestrator.cores import cores_here
-from orchestrator.grading.boxes import MAX_ANSWER_CHARS, extract, last_boxed
 from orchestrator.grading.gold import MATH, Gold, decide_plain, version_of
+from orchestrator.grading.notation import MAX_ANSWER_CHARS, extract, last_boxed
 from orchestrator.liveness import heartbeat
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost
 

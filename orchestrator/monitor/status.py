@@ -13,9 +13,11 @@ from orchestrator.config import Placement
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.liveness.leases import Claims, Holder, drivers_of
-from orchestrator.monitor.time_left import (
+from orchestrator.monitor.unit_status import (
     Device,
     Left,
+    UnitStatus,
+    UnitView,
     device_hours,
     device_of,
     devices_of,
@@ -25,7 +27,6 @@ from orchestrator.monitor.time_left import (
     sweep_seconds,
     work_left,
 )
-from orchestrator.monitor.unit_status import UnitStatus, UnitView
 from orchestrator.planning.numbers import Range
 from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.records.log import EVALUATING, RESCORING

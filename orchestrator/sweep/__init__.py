@@ -9,7 +9,7 @@ first; evaluators take the room that no unit waits for. `processes` is the work 
 `failures` decides the response to a kill or another failure.
 
 On several nodes the runs folder is one file system that all of them see, and models and data lie at
-the same paths. `requirements` asks every node whether that holds, and `nodes` gives work to those
-where it does; one that joins later gets work once it has answered. Work that begins on a node
-without its needs goes back to the schedule and counts as no attempt.
+the same paths. `nodes` asks every node whether that holds, and gives work to those where it does;
+one that joins later gets work once it has answered. Work that begins on a node without its needs
+goes back to the schedule and counts as no attempt.
 """

@@ -1,6 +1,6 @@
 """The Ray cluster of a sweep: a private one that ends with it, or one that the user started.
 
-`environment.prepare_environment` must have been called before this module is imported.
+`prepare.prepare_environment` must have been called before this module is imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import ray._private.worker as ray_worker
 from orchestrator.cores import cores_here
 from orchestrator.errors import ClusterDied, UserError, refuse
 from orchestrator.experiment.units import Unit
-from orchestrator.liveness.driver_death import ends_with_driver
-from orchestrator.liveness.head_node import Head, OwnServers, exit_at_once, watched
+from orchestrator.liveness.deaths import Head, OwnServers, ends_with_driver, exit_at_once, watched
 from orchestrator.liveness.processes import scratch_folder
 from orchestrator.workers.spec import bundles
 

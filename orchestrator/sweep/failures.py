@@ -10,9 +10,9 @@ on.
   start (`liveness.leases`). Slices are written whole or not at all.
 - A frozen process: the watchdog (`liveness.heartbeat`) kills it, and one of the two cases above
   follows.
-- The driver, `trb submit`: `liveness.driver_death` kills the rest of its private cluster within
+- The driver, `trb submit`: `liveness.deaths` kills the rest of its private cluster within
   seconds. The same command resumes the sweep.
-- A server of Ray: `liveness.head_node` ends the driver, with one line, and the processes on all
+- A server of Ray: `liveness.deaths` ends the driver, with one line, and the processes on all
   nodes. The same command resumes the sweep.
 - A node: its processes are lost processes, and other nodes get their work.
 

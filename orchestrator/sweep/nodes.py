@@ -8,9 +8,11 @@ asked again now and then, since a file system may be mounted late.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,9 +21,15 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import NODE_ID_LABEL_KEY
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator.config import Setup
+from orchestrator.cores import cores_here
+from orchestrator.data.benchmarks import declared_files
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.errors import UserError, refuse
+from orchestrator.liveness.leases import Lease, holder_of
+from orchestrator.models.locate import on_this_machine
 from orchestrator.selection.study import Study
 from orchestrator.sweep.cluster import capacity
-from orchestrator.sweep.requirements import Lack, Requirement, answer_of_node, requirements, signed
 from orchestrator.workers.spec import Pairs
 
 ANSWERS_WITHIN_S = 120.0  # the node's process may have to start on a slow file system
@@ -84,9 +92,11 @@ class FitNodes(AnyNode):
         # Fetching models of a hub has no limit; the user ends a fetch that hangs with Ctrl-C.
         fetches = any(requirement.hub for requirement in self.requirements)
         for node_id, node in self._nodes.items():
-            self._hear(node, None if fetches else ANSWERS_WITHIN_S)
-            if node.lack is not None and node_id in self._alive():
-                raise node.lack.on(node.name)
+            lack = self._answer(node, None if fetches else ANSWERS_WITHIN_S)
+            if lack is None:
+                self._note(node, None)
+            elif node_id in self._alive():
+                raise lack.on(node.name)
 
     def capacity(self) -> dict[str, float]:
         total = {"CPU": 0.0, "GPU": 0.0}
@@ -111,12 +121,8 @@ class FitNodes(AnyNode):
     def reject(self, node_id: str, lack: Lack) -> None:
         node = self._nodes.get(node_id)
         if node is not None:
-            before = node.lack
-            node.lack = lack
-            node.fit = False
-            node.question = None
             node.asked_at = time.monotonic()
-            self._tell(node, before)
+            self._note(node, lack)
 
     def _look(self) -> dict[str, Any]:
         """Nodes that are alive, by id; asks new and failed nodes, and collects answers.
@@ -130,9 +136,7 @@ class FitNodes(AnyNode):
                 self._ask(node_id, row)
             elif node.question is not None:
                 if ray.wait([node.question], timeout=0)[0] or self._is_silent(node):
-                    before = node.lack
-                    self._hear(node, 0)
-                    self._tell(node, before)
+                    self._note(node, self._answer(node, 0))
             elif node.lack and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S:
                 self._ask(node_id, row)
         return alive
@@ -161,18 +165,22 @@ class FitNodes(AnyNode):
         cpus = row["Resources"]["CPU"]
         self._nodes[node_id] = _Node(name_of(row), cpus, time.monotonic(), question, lack)
 
-    def _hear(self, node: _Node, timeout: float | None) -> None:
-        """Note the answer of a node, or the error of a node that is gone or lacks this program."""
-        question = node.question
-        node.question = None
+    def _answer(self, node: _Node, timeout: float | None) -> Lack | None:
+        """The answer of a node, or the error of a node that is gone or lacks this program."""
         try:
-            node.lack, cores = ray.get(question, timeout=timeout)
-            self._compare(node, cores)
+            lack, cores = ray.get(node.question, timeout=timeout)
         except GetTimeoutError:
-            node.lack = Lack(None, f"no answer within {ANSWERS_WITHIN_S:.0f} s")
+            return Lack(None, f"no answer within {ANSWERS_WITHIN_S:.0f} s")
         except RayError as error:
-            node.lack = Lack(None, str(error).strip().splitlines()[-1])
-        node.fit = node.lack is None
+            return Lack(None, str(error).strip().splitlines()[-1])
+        self._compare(node, cores)
+        return lack
+
+    def _note(self, node: _Node, lack: Lack | None) -> None:
+        """Note what a node lacks, and tell the user of each lack once."""
+        if lack is not None and lack != node.lack:
+            self._say(f"no work for a node: {lack.on(node.name)}")
+        node.lack, node.fit, node.question = lack, lack is None, None
 
     def _compare(self, node: _Node, cores: int) -> None:
         """Tell the user, once, of a node where Ray counts more CPUs than its processes may use.
@@ -186,10 +194,6 @@ class FitNodes(AnyNode):
                 f"{node.name}: Ray counts {node.cpus:g} CPUs, and its processes may use {cores}: "
                 f"expected ray start --num-cpus={cores} there"
             )
-
-    def _tell(self, node: _Node, before: Lack | None) -> None:
-        if node.lack is not None and node.lack != before:
-            self._say(f"no work for a node: {node.lack.on(node.name)}")
 
 
 def name_of(node: Any) -> str:
@@ -209,3 +213,129 @@ def nodes_of(
         nodes = FitNodes(requirements(study, pairs, sign), say)
         nodes.check()
         yield nodes
+
+
+# --- requirements of every machine of a cluster: the runs folder itself, models and data ---
+#
+# Imports no Ray. The driver lists the requirements, which its own machine meets; `lacking` checks
+# them on each machine.
+
+
+SIGN = ".sweep"  # suffix of the file that identifies a runs folder
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A file or folder that every machine needs because `key` is `value`.
+
+    `size` is the size in bytes of a model's file on the driver's machine. `hub` is the id of a
+    model that each machine keeps in its own cache.
+    """
+
+    key: str
+    value: str
+    path: Path = Path()
+    size: int | None = None
+    hub: str = ""
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A requirement that a machine does not meet, and why; None if the machine cannot be asked."""
+
+    requirement: Requirement | None
+    reason: str
+
+    def on(self, node: str) -> UserError:
+        """The UserError about a node: `data_dir: '/data' — the same on every node; gpu-3: …`."""
+        if self.requirement is None:
+            return refuse(
+                "--address", node, f"a node with this program and its packages ({self.reason})"
+            )
+        return refuse(
+            self.requirement.key,
+            self.requirement.value,
+            f"the same on every node; {node}: {self.reason}",
+        )
+
+
+@contextmanager
+def signed(runs: Path) -> Iterator[Path]:
+    """Keep a file in the runs folder while the body runs, by which other machines recognise it.
+
+    The file has a new name each time, so no copy of the folder has it. Files left by killed sweeps
+    are removed.
+    """
+    locks = runs / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    for sign in locks.glob(f"*{SIGN}"):
+        if holder_of(sign) is None:
+            sign.unlink(missing_ok=True)
+    lease = Lease(locks / f"{uuid.uuid4().hex}{SIGN}")
+    try:
+        yield lease.path
+    finally:
+        lease.release(remove=True)
+
+
+def requirements(study: Study, pairs: Pairs, sign: Path) -> list[Requirement]:
+    """List the requirements of a study; this machine meets them all."""
+    needed = [Requirement("--runs", str(study.runs), sign)]
+    for name, setup in study.experiment.setups.items():
+        for role, model in zip(("student", "teacher"), pairs[name], strict=True):
+            if not Path(model.path).is_relative_to(study.runs.resolve()):
+                needed += _of_model(f"{name}.{role}.path", model)
+        needed += _of_data(name, setup, study.experiment.data_dir)
+    return needed
+
+
+def answer_of_node(needed: Sequence[Requirement]) -> tuple[Lack | None, int]:
+    """Return what this machine lacks, and the cores that its processes may use."""
+    return lacking(needed), cores_here()
+
+
+def lacking(needed: Sequence[Requirement]) -> Lack | None:
+    """Return the first requirement that this machine lacks, or None. Fetches models of a hub."""
+    for requirement in needed:
+        path = requirement.path
+        if requirement.hub:
+            try:
+                on_this_machine(ModelFolder("", hub=requirement.hub))
+            except UserError as error:
+                return Lack(requirement, str(error))
+        elif not path.exists():
+            if path.suffix == SIGN:
+                return Lack(requirement, "another folder, or none")
+            return Lack(requirement, f"no {path.name} there")
+        elif requirement.size is not None:
+            size = path.stat().st_size
+            if size != requirement.size:
+                return Lack(requirement, f"{path.name} has {size} bytes, not {requirement.size}")
+    return None
+
+
+def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
+    """Require the files of a folder, by size.
+
+    Hashing gigabytes on every node would load the network for minutes.
+    """
+    if model.hub:
+        return [Requirement(key, model.hub, hub=model.hub)]
+    files = sorted(path for path in Path(model.path).rglob("*") if path.is_file())
+    return [Requirement(key, model.path, path, path.stat().st_size) for path in files]
+
+
+def _of_data(name: str, setup: Setup, data_dir: str | None) -> list[Requirement]:
+    """Require the files that the setup names; their readers compare content and declaration."""
+    needed: list[Requirement] = []
+    folder = data_dir or ""  # always set if files are needed
+    for file in declared_files(setup):
+        needed.append(Requirement("data_dir", folder, Path(folder).absolute() / file))
+    path = setup.data.path
+    if setup.data.source != "jsonl" and path and Path(path).exists():
+        needed.append(Requirement(f"{name}.data.path", path, Path(path).absolute()))
+    for benchmark, run in setup.evaluation.benchmarks.items():
+        if run.path is not None and Path(run.path).exists():
+            key = f"{name}.evaluation.benchmarks.{benchmark}.path"
+            needed.append(Requirement(key, run.path, Path(run.path).absolute()))
+    return needed

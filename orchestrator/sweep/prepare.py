@@ -1,7 +1,9 @@
-"""Prepares a sweep: fetches data and makes missing models, the embedded ones in parallel."""
+"""Prepares a sweep: sets Ray's variables, fetches data and makes missing models, in parallel."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,19 +13,55 @@ from orchestrator.data.sources import SOURCES, fetch
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
-from orchestrator.models import locate
 from orchestrator.models.locate import (
     check_passes,
     check_same_tokens,
+    check_trained_from,
     checkpoint_of,
 )
-from orchestrator.models.make import (
-    Reporter,
-    make,
-    must_make,
-)
+from orchestrator.models.make import Reporter, make, must_make
 from orchestrator.records.rundir import RunReader
 from orchestrator.workers.spec import Pairs, WorkerSpec
+
+# --- variables that Ray and Tune read when they are imported: set before the first import ---
+
+
+QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # no reporter of Tune's own
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the command, which says how to go on
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a process that asked for no GPU sees none
+    # Ray ends the process of a driver that has lost its server for this long. The sweep notices
+    # within seconds, and then needs the time to show and write its results.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+}
+# Ray's switch for machines that are never part of a cluster: all its servers bind to 127.0.0.1. Ray
+# then keeps that address; at the machine's external address a server on loopback would not answer.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+PRIVATE = LOOPBACK | {
+    # Prestarted workers serve tasks; a sweep has only actors, which get processes of their own.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
+
+
+def prepare_environment(address: str | None) -> None:
+    """Set the variables for the cluster at `address`, or (None) for a private cluster."""
+    if address is None:
+        # Only this driver and the processes it starts know this token: Ray refuses other users of
+        # the machine, and writes no token into the home folder.
+        more = PRIVATE | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    else:
+        more = LOOPBACK if _is_loopback(address) else {}
+    for name, value in (QUIET | more).items():
+        os.environ.setdefault(name, value)
+
+
+def _is_loopback(address: str) -> bool:
+    return address.rpartition(":")[0] in ("127.0.0.1", "localhost")
+
+
+# --- data and models ---
 
 
 def fetch_data(experiment: Experiment, say: Callable[[str], None]) -> None:
@@ -62,7 +100,7 @@ def prepare(
             if must_make(getattr(setup, role), setup, runs):
                 missing.append(role)
         make(setup, missing, runs, report, data_dir)
-        locate.check_trained_from(setup, runs)
+        check_trained_from(setup, runs)
         pairs[name] = (
             checkpoint_of(setup.student, setup, runs),
             checkpoint_of(setup.teacher, setup, runs),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from ray import tune
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.engines.memory import MOST_TOKENS
 from orchestrator.errors import LeaseHeld
-from orchestrator.liveness.head_node import Head, end_without
+from orchestrator.liveness.deaths import Head, end_without
 from orchestrator.liveness.heartbeat import Pulse, loading, pulse_path
 from orchestrator.liveness.leases import LEASE_PATIENCE_S
 from orchestrator.liveness.processes import described, place
@@ -25,13 +25,14 @@ from orchestrator.models.locate import on_this_machine
 from orchestrator.records.log import LOADING, LogHandler, RunLog
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter, note_evaluation_error
+from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.study import Study
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import DISK_FULL, OUT_OF_MEMORY, Failure, failure_of, full_disk
+from orchestrator.sweep.nodes import Requirement, lacking
 from orchestrator.sweep.prepare import worker_spec
-from orchestrator.sweep.requirements import lacking
-from orchestrator.sweep.schedule import Evaluating, TrainUnit
-from orchestrator.sweep.spec import FULL_DISK, LACK, SAMPLED, UNFIT, Sweep
-from orchestrator.workers.spec import WorkerSpec, resolved
+from orchestrator.sweep.schedule import Evaluating, TrainUnit, Work
+from orchestrator.workers.spec import Pairs, WorkerSpec, resolved
 
 if TYPE_CHECKING:
     from orchestrator.selection.pending_slices import PendingSlice
@@ -294,3 +295,51 @@ def _on_this_machine(sweep: Sweep) -> Sweep:
     for name, (student, teacher) in sweep.pairs.items():
         pairs[name] = (on_this_machine(student), on_this_machine(teacher))
     return replace(sweep, pairs=pairs)
+
+
+# --- the specification of one sweep, which all its processes share, and the names of its work ---
+
+
+SAMPLED = "sampled"  # key of a result: an evaluator has sampled a slice
+UNFIT = "unfit"  # key of a result: Ray's id of a node that cannot do the work
+LACK = "lack"  # key of the same result: the requirement that the node lacks
+FULL_DISK = "full_disk"  # key of a result: number, text and file of the error that ended the work
+LABELS = "labels"  # key of a configuration: labels that Ray must find on a node
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One call of `trb submit`, identified by `name`.
+
+    It makes at most `attempts` at a unit or a slice. `requirements` apply to the machines of a
+    cluster that the sweep did not start.
+    """
+
+    study: Study
+    pairs: Pairs
+    name: str
+    attempts: int
+    requirements: Sequence[Requirement] = ()
+
+    def name_of(self, work: Work) -> str:
+        """Name under which work gives signs of life: a unit's id, or `evaluator-3f9a0c-2`."""
+        if isinstance(work, TrainUnit):
+            return work.unit.id
+        return f"evaluator-{self.name[:6]}-{work.number}"
+
+    def work_of(self, config: dict[str, Any]) -> Work:
+        """Return the work that Tune's configuration of a trial describes; see `config_of`."""
+        if "evaluator" in config:
+            return Evaluating(config["evaluator"])
+        for unit in self.study.units:
+            if unit.id == config["unit"]:
+                return TrainUnit(unit)
+        # A confirming unit: the sweep found it after it had made this study.
+        study = with_confirmation(self.study.snapshot())
+        return TrainUnit(next(unit for unit in study.units if unit.id == config["unit"]))
+
+
+def config_of(work: Work, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Tune's configuration of a trial that does this work on nodes with these labels."""
+    named = {"unit": work.unit.id} if isinstance(work, TrainUnit) else {"evaluator": work.number}
+    return named | {LABELS: dict(labels)}

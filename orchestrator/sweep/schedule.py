@@ -192,7 +192,7 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
     Trials wait for their supervised stages. Small families are decided soon, and with them the
     baseline of all comparisons. The largest family comes last because it has work for many GPUs
     until its end. In the reverse order most GPUs of a large cluster would wait for a last family of
-    one trial (`benchmarks/cluster.py` compares).
+    one trial (seen in `benchmarks/cluster.py`).
     """
     units = list(units)
     ordered = [unit for unit in units if unit.is_supervised]

@@ -1,6 +1,6 @@
 """Runs a sweep as one long Tuner: Tune asks for work, places it, and replaces dead processes.
 
-Call `environment.prepare_environment` before importing this module.
+Call `prepare.prepare_environment` before importing this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orchestrator.liveness.heartbeat import (
 )
 from orchestrator.liveness.leases import Claims
 from orchestrator.liveness.processes import scratch_folder
-from orchestrator.monitor.time_left import device_of, devices_of, hours_spent
+from orchestrator.monitor.unit_status import device_of, devices_of, hours_spent
 from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.planning.work import steps_left
 from orchestrator.records.clock import BLENDED, PLAIN
@@ -47,17 +47,17 @@ from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.prepare import worker_spec
-from orchestrator.sweep.processes import WorkTrainable
-from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, Work, places
-from orchestrator.sweep.spec import (
+from orchestrator.sweep.processes import (
     FULL_DISK,
     LABELS,
     LACK,
     SAMPLED,
     UNFIT,
     Sweep,
+    WorkTrainable,
     config_of,
 )
+from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, Work, places
 from orchestrator.workers.spec import Pairs, bundles, evaluator_bundles, resolved
 
 # --- limits the device-hours of an experiment (`trb submit --max-gpu-hours`) ---

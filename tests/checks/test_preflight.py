@@ -15,7 +15,7 @@ import pytest
 from orchestrator.checks import preflight
 from orchestrator.checks.preflight import check_address, runs_folder
 from orchestrator.errors import UserError
-from orchestrator.liveness.head_node import HELLO
+from orchestrator.liveness.deaths import HELLO
 
 
 def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> None:

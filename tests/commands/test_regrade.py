@@ -327,7 +327,7 @@ def test_disagreements_are_counted_in_responses() -> None:
             assert isinstance(gold, Gold)
             assert extracted is not None
             graded.append((gold.judge, extracted))
-            alone = gold.judge == regrade.NAME
+            alone = gold.judge == regrade.ALONE
             right = extracted == gold.answer
             return Grade(right if alone else extracted != "6", extracted)
 
@@ -339,7 +339,7 @@ def test_disagreements_are_counted_in_responses() -> None:
 
 
 def test_math_verify_alone_grades_in_the_grading_process() -> None:
-    alone = Gold("\\frac{1}{2}", judge=regrade.NAME)
+    alone = Gold("\\frac{1}{2}", judge=regrade.ALONE)
     with Grader() as grader:
         assert grader.grade_answer(alone, "0.5").correct
         assert not grader.grade_answer(alone, "0.25").correct
@@ -349,7 +349,7 @@ def test_an_answer_without_a_second_verdict_is_no_disagreement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second judge ends its process, as one does that hangs and is killed."""
-    monkeypatch.setattr(regrade, "NAME", "tests.commands.test_regrade:ends_its_process")
+    monkeypatch.setattr(regrade, "ALONE", "tests.commands.test_regrade:ends_its_process")
     with Grader() as grader:
         found = regrade.compared("s", "b", Counter({("p", "5"): 3}), {"p": Gold("5")}, grader)
     assert (found.undecided, found.refused, found.rate) == (3, 0, None)

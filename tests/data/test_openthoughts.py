@@ -33,8 +33,8 @@ from orchestrator.data.openthoughts import (
 from orchestrator.data.training_set import load_training_set
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_setup
-from orchestrator.grading.boxes import MAX_ANSWER_CHARS, last_boxed
 from orchestrator.grading.gold import Gold
+from orchestrator.grading.notation import MAX_ANSWER_CHARS, last_boxed
 from orchestrator.models.recipes import make_tokenizer
 
 TOWER = "9^{9^{9^{9^{9}}}}"

@@ -8,16 +8,23 @@ next to nothing else, so that tensors over it are what counts.
 
 from __future__ import annotations
 
-import dataclasses
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_parts import models
-from benchmarks.gpu_scale import job, made_up, scale
+from benchmarks.decoding import random_model
+from benchmarks.gpu import SMALL
+from benchmarks.paper_sweep import PAPER
+from orchestrator.checks.bench import OWNERS
+from orchestrator.checks.measures import rollouts
+from orchestrator.config import EngineConfig, Model, Vocabulary
 from orchestrator.engines.catalog import open_engine
+from orchestrator.engines.interface import Job, ModelFolder
+from orchestrator.experiment.load import load_experiment
+from orchestrator.models.recipes import make_tokenizer
 from orchestrator.policy.spec import Objective
 
 VOCABULARY, PROMPT, NEW_TOKENS, FEW, MANY = 150_000, 8, 248, 4, 16
@@ -28,22 +35,25 @@ MORE_LOGITS_BYTES = (
 
 def main(trainer: str, objective: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    size = dataclasses.replace(
-        scale(True, folder),
-        vocabulary=VOCABULARY,
-        rows=MANY,
-        prompt=PROMPT,
-        new_tokens=NEW_TOKENS,
+    experiment = load_experiment(PAPER)
+    setup = replace(
+        experiment.setups["qwen3-1.7b"],
+        student=Model(eos=VOCABULARY - 2, shape=SMALL),
+        teacher=Model(eos=VOCABULARY - 1, shape=SMALL),
+        vocabulary=Vocabulary(VOCABULARY, VOCABULARY),
+        engine=EngineConfig(dtype="float32", trainer=trainer),  # pyright: ignore[reportArgumentType]
     )
-    for _ in models(size):  # yields seconds
-        pass
-    opened = job(size, "torch", trainer)  # pyright: ignore[reportArgumentType]
-    engine = open_engine(trainer, dataclasses.replace(opened, takes_turns=False))
+    for seed, owner in enumerate(OWNERS):
+        made = random_model(SMALL, VOCABULARY, owner, seed, 0.02)
+        made.model.save_pretrained(folder / owner)
+        make_tokenizer("bytes").save_pretrained(folder / owner)
+    pair = [ModelFolder(str(folder / owner)) for owner in OWNERS]
+    engine = open_engine(trainer, Job(setup, experiment.runtime, *pair, steps=100))
     training = engine.trainer()
     goal = Objective(objective)  # pyright: ignore[reportArgumentType]
-    training.step(*made_up(dataclasses.replace(size, rows=FEW)), goal, 0)
+    training.step(*rollouts(setup, PROMPT, [NEW_TOKENS] * FEW), goal, 0)
     before = peak_bytes()
-    training.step(*made_up(size), goal, 1)
+    training.step(*rollouts(setup, PROMPT, [NEW_TOKENS] * MANY), goal, 1)
     print(peak_bytes() - before)
     engine.close()
 

@@ -225,7 +225,9 @@ def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
     experiment = with_benchmark(tmp_path, path=str(tmp_path / "my.jsonl"), n=4, title="My sums")
     units, runs = expand(experiment), tmp_path / "runs"
     write_run(runs, experiment, units_of(units, "vanilla")[0], {2: [1], 4: [3]}, steps=10)
-    found = {unit.kind: unit.score for unit in status.collect(Study(experiment, units, runs))}
+    found = {
+        unit.kind: unit.score for unit in status.overview(Study(experiment, units, runs)).units
+    }
     assert found["trial"] == 0.75
     table = json.loads(FORMATS["json"](results_table(Study(experiment, units, runs))))
     assert [column["benchmark"] for column in table["columns"]] == ["avg", "mine"]

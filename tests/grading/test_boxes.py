@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from orchestrator.grading.boxes import extract, last_boxed, open_thought
 from orchestrator.grading.gold import Gold
+from orchestrator.grading.notation import extract, last_boxed, open_thought
 
 
 @pytest.mark.parametrize(

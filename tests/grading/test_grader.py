@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.grading.boxes import MAX_ANSWER_CHARS
 from orchestrator.grading.gold import Gold, decide_plain, plain_number
 from orchestrator.grading.grader import LATE, Grade, Grader
 from orchestrator.grading.judge import judge
+from orchestrator.grading.notation import MAX_ANSWER_CHARS
 from orchestrator.liveness.children import Child
 from orchestrator.liveness.processes import group_members
 

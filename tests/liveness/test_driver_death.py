@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.liveness.driver_death import Process, members, processes, remaining
+from orchestrator.liveness.deaths import Process, members, processes, remaining
 from tests.sweeps import ROOT
 
 # A driver with a server of Ray's that names its folder, a worker of that server which names
@@ -21,7 +21,7 @@ from tests.sweeps import ROOT
 DRIVER = """
 import subprocess, sys
 from pathlib import Path
-from orchestrator.liveness.driver_death import ends_with_driver
+from orchestrator.liveness.deaths import ends_with_driver
 from orchestrator.liveness.processes import scratch_folder
 
 sleep = "import time; time.sleep(3600)"

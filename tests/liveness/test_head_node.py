@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from orchestrator.liveness import head_node
-from orchestrator.liveness.head_node import OwnServers
+from orchestrator.liveness import deaths
+from orchestrator.liveness.deaths import OwnServers
 
 
 class Node:
@@ -34,9 +34,9 @@ def test_a_server_that_does_not_answer_is_lost_after_its_time(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(head_node.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(deaths.time, "monotonic", lambda: now[0])
     servers = OwnServers(Node(), silent)
-    now[0] += head_node.OWN_SILENT_S - 1
+    now[0] += deaths.OWN_SILENT_S - 1
     assert servers.lost() is None
     now[0] += 2
     assert servers.lost() == "Ray's gcs_server does not answer"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.monitor.time_left import device_of, hours_spent
+from orchestrator.monitor.unit_status import device_of, hours_spent
 from orchestrator.selection.study import Study
 from tests.fake_clocks import slice_row, step_row, write_clocks
 from tests.fake_runs import quickstart, units_of

@@ -18,14 +18,14 @@ from orchestrator.experiment.units import Unit
 from orchestrator.liveness.leases import Claims
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
-from orchestrator.monitor.time_left import (
+from orchestrator.monitor.unit_status import (
     Left,
+    UnitStatus,
     device_hours,
     sweep_seconds,
     work_left,
     work_once_trained,
 )
-from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.numbers import Range
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
@@ -65,7 +65,7 @@ class World:
         return units_of(self.units, name)
 
     def status(self, unit: Unit) -> UnitStatus:
-        return next(s for s in status.collect(self.study) if s.id == unit.id)
+        return next(s for s in status.overview(self.study).units if s.id == unit.id)
 
     def doing(self, unit: Unit) -> tuple[str, str | None, str]:
         found = self.status(unit)

@@ -19,7 +19,7 @@ from tests.sweeps import ROOT
 # when that has arrived.
 TOLD = """
 import logging, threading
-from orchestrator.sweep.environment import prepare_environment
+from orchestrator.sweep.prepare import prepare_environment
 
 arrived = threading.Event()
 
@@ -46,7 +46,7 @@ print("over")
 # cores the cluster has. It lives until its standard input ends.
 LISTENING = """
 import os, sys
-from orchestrator.sweep.environment import prepare_environment
+from orchestrator.sweep.prepare import prepare_environment
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # as Slurm and taskset do
 prepare_environment(None)
@@ -135,7 +135,7 @@ PLACED = """
 import json, sys
 from dataclasses import replace
 from pathlib import Path
-from orchestrator.sweep.environment import prepare_environment
+from orchestrator.sweep.prepare import prepare_environment
 
 prepare_environment(None)
 import ray

@@ -17,9 +17,8 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.sweep import processes
 from orchestrator.sweep.failures import failure_of
-from orchestrator.sweep.processes import TrainingProcess, leaner
+from orchestrator.sweep.processes import Sweep, TrainingProcess, leaner
 from orchestrator.sweep.schedule import TrainUnit
-from orchestrator.sweep.spec import Sweep
 from tests import tiny
 from tests.fake_runs import quickstart, units_of, write_run
 

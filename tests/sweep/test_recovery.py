@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.liveness.driver_death import Process, processes
+from orchestrator.liveness.deaths import Process, processes
 from orchestrator.liveness.leases import Claims, holder_of
 from orchestrator.records.log import read_log
 from tests.sweeps import cluster_of, command_line, contents, start, write_experiment

@@ -17,7 +17,7 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.models.locate import download, on_this_machine
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.study import Study
-from orchestrator.sweep.requirements import (
+from orchestrator.sweep.nodes import (
     Lack,
     Requirement,
     answer_of_node,

@@ -13,9 +13,8 @@ from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter, append_timing
 from orchestrator.selection.study import Study
 from orchestrator.sweep.nodes import AnyNode
-from orchestrator.sweep.processes import WorkTrainable
+from orchestrator.sweep.processes import FULL_DISK, Sweep, WorkTrainable
 from orchestrator.sweep.schedule import Evaluating, TrainUnit
-from orchestrator.sweep.spec import FULL_DISK, Sweep
 from orchestrator.sweep.tuner import HoursLimit, Spending, SweepSearcher, spending
 from tests.fake_runs import metrics, quickstart, units_of
 

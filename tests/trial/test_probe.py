@@ -26,8 +26,8 @@ from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
-from orchestrator.grading.boxes import last_boxed
 from orchestrator.grading.grader import Grade, Grader
+from orchestrator.grading.notation import last_boxed
 from orchestrator.liveness.leases import Lease
 from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
 from orchestrator.policy.spec import Student

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.liveness.driver_death import members, processes
+from orchestrator.liveness.deaths import members, processes
 from orchestrator.records.log import read_log
 from orchestrator.records.rundir import LEARNER_FOLDER, RunReader
 from tests.sweep.test_recovery import command_line, wait_for, worker_midway
