@@ -7,7 +7,6 @@ conversion was checked against the files at these commits.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
@@ -23,6 +22,7 @@ from orchestrator.errors import UserError, refuse
 from orchestrator.records.files import write_atomically
 
 DataRow = dict[str, Any]
+Conversion = Callable[[Sequence[bytes]], list[DataRow]]  # contents of files → rows
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Source:
     rows: int
     upstream: tuple[Upstream, ...]
     licence: str
-    convert: Callable[[Sequence[bytes]], list[DataRow]]
+    convert: Conversion
 
 
 def to_bytes(rows: Sequence[DataRow]) -> bytes:
@@ -67,34 +67,11 @@ OLYMPIAD_FILE = Upstream(*QWEN_MATH, "evaluation/data/olympiadbench/test.jsonl")
 OLYMPIAD_FIELDS = ("is_multiple_answer", "answer_type", "unit", "error", "subfield")
 PROSE_ANSWER = "olympiadbench/1965"  # the 674 edition leaves it out
 
-# MATH training problems that are left out, by subject: they share at least half of the 10-word
-# shingles of an evaluated problem, repeat another one, or have an empty answer.
-MATH_LEFT_OUT = {
-    "algebra": {27, 309, 374, 456, 658, 2835, 24377},
-    "counting_and_probability": {70, 98, 296, 316, 457, 493, 700, 989, 1042, 1049},
-    "geometry": {181, 721, 874, 1000},
-    "intermediate_algebra": {132, 172, 443, 627, 705, 753, 815, 1087, 1163, 1984},
-    "number_theory": {809, 988, 998, 1245, 7115, 7117},
-    "prealgebra": {120, 391, 444, 574, 1072},
-    "precalculus": {
-        124, 172, 208, 431, 474, 560, 568, 618, 671, 685, 698, 729, 776, 787, 918, 978, 1050, 1080, 1173, 1225,
-    },
-}  # fmt: skip
-# The 1,500 selected GSM8K training problems of 7,473: a bit for each line, little-endian.
-GSM8K_SAMPLE = (
-    "B5IIzAAAEIQhyQYAoBAoYZAIAAGgARYEAIIiBBQQQQgEQgkAVQQgU4Q4ggdAOEWEEgiAAQBgAAJAAAQaEDBQ4AgKBIoDICAgEyCBUAAChkCoACsc"
-    "BCgxJDABAIBAakCwAAEAAApXEIVIAQDGAEAQJgAgQAECYtGAgVEQKCwARkwCAAoCxCQAvhAgQQEwQZBBBawiAABCCJEIA+ABABmCqEIIAYAggITR"
-    "AEAgAAgQIBBAIAADAAYkAEEAKAAYkAEcKEJBwyARAEhAAcAIBACyACpVQBKEQyFIAABgAChHEEwDmAwTFAAQDAQAAAYCCFFMAAUIAEhUAQnBgAAA"
-    "AABDYmAJQACgYEACEBRdDIgAAgAIAAAAoiABAgCIBCAASsAgICEEGAhAoQDwCEJomJAAkEBENFB4RCMARAUADQJgAHEAEEjQQgBBSAggREAKg6CE"
-    "UABiAGAUEgoBLAlAMgAgEFVEAhEEIEQAYCUpAgFDQaYBIAkBCAAgwAIkAwJ0EQQAIFAAQgIAIJAgmRcAAUkFAWgQAAgpQgYgGQCAEIECQEIAgBBC"
-    "QAoCAOkmgKYJkEyAjBQQgKwkIgAAMQIAMEghAECAQIQRCcBcghJCyQAQEIAoIXAAAFkBoAGmAAAAEBoEAGDEEUIQAAIXIGCAUNEAAQCgAiEogwPB"
-    "MBg4HGBiMAAAIBBAgAMACqQAQCAQAAhAIAkwECjIKCBJRlASBAIlAQYIMgKYAoAAECgCgKIYCKQowAgAEYQQAICAEKQQBgoBABAGIACGgBUBICDI"
-    "AJAAAAAggCECEQAZMEQAABEMAAiAQLADQAEgQDhCkAwCAQaH0DCwFABCgAAEJACQAwEQAAiAVCEDUoA8EmIdCNCgCMBxAABAoAAgQMQBJIAgUBAE"
-    "IWEAYaQABAQCQEAAeAQIgIDBAgUiCCHFCZMAAiIAAGuCBAQgIAAAECBAITAlhpglUAxdWCAABTQIYoBAAMFgkAACAAACAAIKQsBIEgWMKgAmkAAG"
-    "AIHAnAkCAISgAiIEgeAgEIBbAgENBBAIMAAAAgAQBUQAAKBMIAACBgUJBAQAAkpCEgAC6EBAFBASigAAQhxADAMAoAA4ZCAKoKAIBAMARCCAIgEA"
-    "IIggBoBFAAEKkRUQAMgLQDJAI0gQRIACiPHCQkRIAYICAHgIFQEQCAgIRMgBwGZFIDAgHBALgBFFsAEGAoFABjgUWUAEWQBASASAgAiCSjA0EQDG"
-    "AQGAAJqQRgAGAAA="
-)
+# Rows of training files, by number. `math_left_out`, by subject, shares at least half of the 10-word
+# shingles of an evaluated problem, repeats another one, or has an empty answer. `gsm8k_taken` are the
+# 1,500 of 7,473 training problems that were selected.
+_ROWS = json.loads(Path(__file__).with_name("training_rows.json").read_text(encoding="utf-8"))
+MATH_LEFT_OUT, GSM8K_TAKEN = _ROWS["math_left_out"], frozenset(_ROWS["gsm8k_taken"])
 
 
 def _lines(content: bytes) -> list[DataRow]:
@@ -102,82 +79,69 @@ def _lines(content: bytes) -> list[DataRow]:
     return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
 
 
-def _math500(files: Sequence[bytes]) -> list[DataRow]:
-    rows = []
-    for row in _lines(files[0]):
-        kept = {name: row[name] for name in ("problem", "answer", "solution", "subject", "level")}
-        rows.append({"id": row["unique_id"], **kept, "source": "MATH500"})
-    return rows
+def _by_row(convert: Callable[[DataRow, int], DataRow]) -> Conversion:
+    """A conversion of one file that makes a row of each row and its number, from 0."""
+    return lambda files: [convert(row, number) for number, row in enumerate(_lines(files[0]))]
 
 
-def _gsm8k(split: str, file: bytes) -> list[DataRow]:
-    """Rows of GSM8K, whose answers are whole solutions that end in `#### gold`."""
-    rows = []
-    for number, row in enumerate(_lines(file)):
-        rows.append({
-            "id": f"gsm8k/{split}/{number}",
-            "problem": row["question"],
-            "answer": row["answer"].rpartition("####")[2].strip(),
-            "solution": row["answer"],
-            "source": f"GSM8K {split}",
-        })  # fmt: skip
-    return rows
+def _kept(row: DataRow, *names: str) -> DataRow:
+    return {name: row[name] for name in names}
 
 
-def _gsm8k_test(files: Sequence[bytes]) -> list[DataRow]:
-    return _gsm8k("test", files[0])
+def _math500(row: DataRow, number: int) -> DataRow:
+    kept = _kept(row, "problem", "answer", "solution", "subject", "level")
+    return {"id": row["unique_id"], **kept, "source": "MATH500"}
+
+
+def _gsm8k(row: DataRow, number: int, split: str = "test") -> DataRow:
+    """A row of GSM8K, whose answers are whole solutions that end in `#### gold`."""
+    return {
+        "id": f"gsm8k/{split}/{number}",
+        "problem": row["question"],
+        "answer": row["answer"].rpartition("####")[2].strip(),
+        "solution": row["answer"],
+        "source": f"GSM8K {split}",
+    }
 
 
 def _gsm8k_train(files: Sequence[bytes]) -> list[DataRow]:
-    taken = int.from_bytes(base64.b64decode(GSM8K_SAMPLE), "little")
-    return [row for number, row in enumerate(_gsm8k("train", files[0])) if taken >> number & 1]
+    rows = enumerate(_lines(files[0]))
+    return [_gsm8k(row, number, "train") for number, row in rows if number in GSM8K_TAKEN]
 
 
-def _contest(
-    name: str, source: str, extra_fields: Sequence[str]
-) -> Callable[[Sequence[bytes]], list[DataRow]]:
-    """A conversion for a contest whose answers are numbers; `extra_fields` are kept as they are."""
+def _contest(name: str, source: str, *kept: str) -> Conversion:
+    """A conversion for a contest whose answers are numbers; fields `kept` stay as they are."""
 
-    def convert(files: Sequence[bytes]) -> list[DataRow]:
-        rows = []
-        for row in _lines(files[0]):
-            head = {
-                "id": f"{name}/{row['id']}",
-                "problem": row["problem"],
-                "answer": str(row["answer"]),
-            }
-            kept = {field: row[field] for field in extra_fields}
-            rows.append({**head, **kept, "source": source})
-        return rows
-
-    return convert
-
-
-def _amc22_23(files: Sequence[bytes]) -> list[DataRow]:
-    rows = []
-    for number, row in enumerate(_lines(files[0])):
-        rows.append({
-            "id": f"amc22_23/{number}",
-            "orig_id": row["id"],  # starts again with each contest
-            "problem": row["question"],
+    def convert(row: DataRow, number: int) -> DataRow:
+        answer = {
+            "id": f"{name}/{row['id']}",
+            "problem": row["problem"],
             "answer": str(row["answer"]),
-            "url": row["url"],
-            "source": "aimo-validation-amc (83)",
-        })  # fmt: skip
-    return rows
-
-
-def _olympiadbench(files: Sequence[bytes]) -> list[DataRow]:
-    rows = []
-    for row in _lines(files[0]):
-        head = {
-            "id": f"olympiadbench/{row['id']}",
-            "problem": row["question"],
-            "answer": row["final_answer"][0],
         }
-        kept = {name: row[name] for name in ("final_answer", *OLYMPIAD_FIELDS, "context")}
-        rows.append({**head, **kept, "source": "OlympiadBench/OE_TO_maths_en_COMP"})
-    return rows
+        return {**answer, **_kept(row, *kept), "source": source}
+
+    return _by_row(convert)
+
+
+def _amc22_23(row: DataRow, number: int) -> DataRow:
+    return {
+        "id": f"amc22_23/{number}",
+        "orig_id": row["id"],  # starts again with each contest
+        "problem": row["question"],
+        "answer": str(row["answer"]),
+        "url": row["url"],
+        "source": "aimo-validation-amc (83)",
+    }
+
+
+def _olympiadbench(row: DataRow, number: int) -> DataRow:
+    return {
+        "id": f"olympiadbench/{row['id']}",
+        "problem": row["question"],
+        "answer": row["final_answer"][0],
+        **_kept(row, "final_answer", *OLYMPIAD_FIELDS, "context"),
+        "source": "OlympiadBench/OE_TO_maths_en_COMP",
+    }
 
 
 def _olympiadbench_674(files: Sequence[bytes]) -> list[DataRow]:
@@ -185,7 +149,7 @@ def _olympiadbench_674(files: Sequence[bytes]) -> list[DataRow]:
     import pyarrow.parquet
 
     later_edition = pyarrow.parquet.read_table(io.BytesIO(files[0])).to_pylist()
-    first_edition = [row for row in _olympiadbench(files[1:]) if row["id"] != PROSE_ANSWER]
+    first_edition = [row for row in _by_row(_olympiadbench)(files[1:]) if row["id"] != PROSE_ANSWER]
     rows = []
     for later, first in zip(later_edition, first_edition, strict=True):
         problem = later["prompt"][0]["content"]
@@ -195,7 +159,7 @@ def _olympiadbench_674(files: Sequence[bytes]) -> list[DataRow]:
             "answer": later["reward_model"]["ground_truth"],
             "text_vs_675": "verbatim" if problem == first["problem"] else "T value filled in",
             "answer_675": first["answer"],
-            **{name: first[name] for name in OLYMPIAD_FIELDS},
+            **_kept(first, *OLYMPIAD_FIELDS),
             "source": "OlympiadBench/OE_TO_maths_en_COMP (674-row edition)",
         })  # fmt: skip
     return rows
@@ -206,16 +170,14 @@ def _math_train(files: Sequence[bytes]) -> list[DataRow]:
     rows = []
     for row in json.loads(files[0]):
         split, subject, name = row["id"].split("/")  # as in `train/algebra/27.json`
-        left_out = MATH_LEFT_OUT.get(subject, set())
+        left_out = MATH_LEFT_OUT.get(subject, ())
         if split == "train" and int(name.removesuffix(".json")) not in left_out:
             head = {"id": f"math/{row['id']}", "problem": row["prompt"], "answer": row["answer"]}
             rows.append({**head, "source": "MATH train", "subject": subject, "level": row["level"]})
     return rows
 
 
-def _benchmark(
-    key: str, convert: Callable[[Sequence[bytes]], list[DataRow]], licence: str, *upstream: Upstream
-) -> Source:
+def _benchmark(key: str, convert: Conversion, licence: str, *upstream: Upstream) -> Source:
     """The source of a benchmark's declared file."""
     declared = BENCHMARKS[key]
     assert declared.file is not None
@@ -224,21 +186,21 @@ def _benchmark(
 
 
 SOURCES: dict[str, Source] = {
-    "math500": _benchmark("math500", _math500, "MIT", Upstream(
+    "math500": _benchmark("math500", _by_row(_math500), "MIT", Upstream(
         "ZubinGou/math-evaluation-harness", "db77bc6bb2a17c90ed2d63e88ebd8c40a82858c5", "data/math_oai/test.jsonl")),
-    "gsm8k": _benchmark("gsm8k", _gsm8k_test, "MIT", Upstream(*GRADE_SCHOOL, "grade_school_math/data/test.jsonl")),
-    "olympiadbench": _benchmark("olympiadbench", _olympiadbench, "MIT", OLYMPIAD_FILE),
+    "gsm8k": _benchmark("gsm8k", _by_row(_gsm8k), "MIT", Upstream(*GRADE_SCHOOL, "grade_school_math/data/test.jsonl")),
+    "olympiadbench": _benchmark("olympiadbench", _by_row(_olympiadbench), "MIT", OLYMPIAD_FILE),
     "olympiadbench_674": _benchmark(
         "olympiadbench_674", _olympiadbench_674, "none stated; upstream OpenBMB/OlympiadBench MIT",
         Upstream(*OPD, "scripts/val/data/Olympiad-Bench/test.parquet"), OLYMPIAD_FILE),
-    "amc23": _benchmark("amc23", _contest("amc23", "AMC12 2023 (40)", ("url",)), "MIT",
+    "amc23": _benchmark("amc23", _contest("amc23", "AMC12 2023 (40)", "url"), "MIT",
                         Upstream(*QWEN_MATH, "evaluation/data/amc23/test.jsonl")),
-    "amc22_23": _benchmark("amc22_23", _amc22_23, "Apache-2.0", Upstream(
+    "amc22_23": _benchmark("amc22_23", _by_row(_amc22_23), "Apache-2.0", Upstream(
         "PRIME-RL/PRIME", "18ad596f08d487bb546d80d738d99ec697bd2e75",
         "eval/data/AI-MO/aimo-validation-amc/aimo-validation-amc.jsonl")),
-    "aime24": _benchmark("aime24", _contest("aime24", "AIME 2024 I+II", ("solution", "url")), "MIT",
+    "aime24": _benchmark("aime24", _contest("aime24", "AIME 2024 I+II", "solution", "url"), "MIT",
                          Upstream(*QWEN_MATH, "evaluation/data/aime24/test.jsonl")),
-    "aime25": _benchmark("aime25", _contest("aime25", "AIME 2025 I+II", ()), "MIT", Upstream(
+    "aime25": _benchmark("aime25", _contest("aime25", "AIME 2025 I+II"), "MIT", Upstream(
         "RUCBM/G-OPD", "37371a4c31ad7947746200d234161769191f4748", "data/aime25/test.jsonl")),
     "math_train": Source(
         "train/math_train.jsonl", "c8224ad363656d57f4c549c503d1da7d87b1a9593d94e7574c1c07f139fa63f0", 7437,
