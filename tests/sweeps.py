@@ -148,12 +148,26 @@ def trb(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def trb_here(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
+def trb_here(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `trb …` in this process."""
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
-    return ended.value.code, printed.out, printed.err
+    return int(ended.value.code or 0), printed.out, printed.err
+
+
+def trb_shows(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """Stdout of `trb …` in this process, which must succeed."""
+    code, out, err = trb_here(capsys, *arguments)
+    assert code == 0, out + err
+    return out
+
+
+def trb_refuses(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """The one line with which `trb …` in this process says what is wrong with its arguments."""
+    code, out, err = trb_here(capsys, *arguments)
+    assert (code, out, err[:5], err.count("\n"), err[-1:]) == (2, "", "trb: ", 1, "\n"), out + err
+    return err.removesuffix("\n")
 
 
 def contents(runs: Path) -> dict[str, str]:

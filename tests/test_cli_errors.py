@@ -18,13 +18,12 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli import main
 from orchestrator.commands import listing
 from orchestrator.commands.config_reference import ANY, all_keys
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
 from tests.fake_runs import QUICKSTART
-from tests.sweeps import NO_MIRROR, TINY_SETUP, TINY_SHAPE, environment, trb
+from tests.sweeps import NO_MIRROR, TINY_SETUP, TINY_SHAPE, environment, trb, trb_here, trb_refuses
 
 SHA = "0" * 64
 # The config.json of a model folder that agrees with TINY_SETUP.
@@ -50,19 +49,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)
     monkeypatch.setenv("TRB_DATA_MIRROR", NO_MIRROR)
-
-
-def complaint(capsys: Capture, *arguments: str | Path) -> str:
-    """The one line of a refused command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    assert ended.value.code == 2, captured
-    assert captured.err.startswith("trb: ")
-    assert captured.err.endswith("\n")
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-    return captured.err
 
 
 def assert_names(line: str, *words: str | Path) -> None:
@@ -143,7 +129,7 @@ NO_OVERRIDES = [
 )
 def test_differences_from_an_experiment(row: tuple[str, ...], capsys: Capture) -> None:
     words, *named = row
-    assert_names(complaint(capsys, "plan", QUICKSTART, *words.split()), *named)
+    assert_names(trb_refuses(capsys, "plan", QUICKSTART, *words.split()), *named)
 
 
 @pytest.mark.parametrize(
@@ -161,18 +147,20 @@ def test_gpus_that_a_placement_cannot_give(
 ) -> None:
     overrides = [f"runtime.placement.{override}" for override in placement.split()]
     engines = ("engine.sampler=sglang", "engine.trainer=verl")
-    line = complaint(capsys, "plan", QUICKSTART, *overrides, *engines)
+    line = trb_refuses(capsys, "plan", QUICKSTART, *overrides, *engines)
     assert_names(line, f"runtime.placement.{key}", words)
 
 
 def test_an_engine_of_one_device_gets_one_gpu(capsys: Capture) -> None:
     split = "runtime.placement.mode=split"
-    learner = complaint(capsys, "plan", QUICKSTART, split, "runtime.placement.role_gpus.learner=2")
+    learner = trb_refuses(
+        capsys, "plan", QUICKSTART, split, "runtime.placement.role_gpus.learner=2"
+    )
     assert_names(learner, "engine.trainer: 'torch'", "verl")
     # The teacher of the supervised stage answers on the sampler.
     answers = [split, "runtime.placement.role_gpus.teacher=2", "engine.trainer=verl"]
     assert_names(
-        complaint(capsys, "plan", QUICKSTART, *answers), "engine.sampler: 'torch'", "sglang"
+        trb_refuses(capsys, "plan", QUICKSTART, *answers), "engine.sampler: 'torch'", "sglang"
     )
     placement = load_experiment(QUICKSTART, [*answers, "methods.sft_warmup=null"]).runtime.placement
     assert placement.gpus == 4
@@ -207,28 +195,28 @@ def test_values_at_a_limit_are_taken() -> None:
 )
 def test_command_lines(row: tuple[str, ...], capsys: Capture) -> None:
     command, *named = row
-    assert_names(complaint(capsys, *command.split()), *named)
+    assert_names(trb_refuses(capsys, *command.split()), *named)
 
 
 def test_words_in_one_pair_of_quotes(capsys: Capture) -> None:
-    line = complaint(capsys, "plan", "quickstart training.steps=4")
+    line = trb_refuses(capsys, "plan", "quickstart training.steps=4")
     assert_names(line, "quickstart training.steps=4: no such file", "expected quickstart, ")
-    line = complaint(capsys, "table", "quickstart", "--compare", "vanilla vs veto")
+    line = trb_refuses(capsys, "table", "quickstart", "--compare", "vanilla vs veto")
     assert_names(line, "--compare: 'vanilla vs veto'", "Vanilla")
 
 
 def test_figures_of_nothing_and_into_a_file(capsys: Capture) -> None:
     Path("runs").mkdir()
     Path("file").touch()
-    line = complaint(capsys, "figures", QUICKSTART, "--out", "figures")
+    line = trb_refuses(capsys, "figures", QUICKSTART, "--out", "figures")
     assert_names(line, Path("runs").resolve(), "trb submit")
-    assert_names(complaint(capsys, "figures", QUICKSTART, "--out", "file"), "--out: 'file'")
+    assert_names(trb_refuses(capsys, "figures", QUICKSTART, "--out", "file"), "--out: 'file'")
 
 
 def test_a_file_instead_of_the_runs_folder(capsys: Capture) -> None:
     Path("file").touch()
     for command in ("status", "submit"):
-        assert_names(complaint(capsys, command, QUICKSTART, "--runs", "file"), "--runs: 'file'")
+        assert_names(trb_refuses(capsys, command, QUICKSTART, "--runs", "file"), "--runs: 'file'")
 
 
 # --- experiment files ---
@@ -253,16 +241,16 @@ def test_a_file_instead_of_the_runs_folder(capsys: Capture) -> None:
 )
 def test_broken_experiment_files(text: str, named: str, capsys: Capture) -> None:
     Path("broken.yaml").write_text(text)
-    assert_names(complaint(capsys, "plan", "broken.yaml"), named)
+    assert_names(trb_refuses(capsys, "plan", "broken.yaml"), named)
 
 
 def test_files_that_are_no_experiments(capsys: Capture) -> None:
     Path("binary.yaml").write_bytes(b"\xff\xfe\x00")
     Path("q.yaml").write_text("setups: [arithmetic]\n")
-    assert_names(complaint(capsys, "plan", "nowhere.yaml"), "nowhere.yaml: no such file")
-    assert_names(complaint(capsys, "plan", "."), ".: a folder")
-    assert_names(complaint(capsys, "plan", "binary.yaml"), "binary.yaml: ")
-    assert_names(complaint(capsys, "plan", "q.yml"), "EXP.yaml: 'q.yml'", "did you mean q.yaml?")
+    assert_names(trb_refuses(capsys, "plan", "nowhere.yaml"), "nowhere.yaml: no such file")
+    assert_names(trb_refuses(capsys, "plan", "."), ".: a folder")
+    assert_names(trb_refuses(capsys, "plan", "binary.yaml"), "binary.yaml: ")
+    assert_names(trb_refuses(capsys, "plan", "q.yml"), "EXP.yaml: 'q.yml'", "did you mean q.yaml?")
 
 
 def test_a_method_is_known_by_its_label_in_files_and_overrides(tmp_path: Path) -> None:
@@ -315,7 +303,7 @@ def recipe(eos: int = 45, shape: dict[str, Any] | None = None, **changes: Any) -
 def test_mistakes_in_a_setup(
     part: str, content: Any, named: tuple[str, ...], tmp_path: Path, capsys: Capture
 ) -> None:
-    assert_names(complaint(capsys, "plan", write_sweep(tmp_path, **{part: content})), *named)
+    assert_names(trb_refuses(capsys, "plan", write_sweep(tmp_path, **{part: content})), *named)
 
 
 # --- `trb submit` refuses before anything starts ---
@@ -324,7 +312,7 @@ def test_mistakes_in_a_setup(
 def refused(capsys: Capture, experiment: Path, *overrides: str) -> str:
     """The line of a submit that must leave nothing behind."""
     runs = experiment.parent / "runs"
-    line = complaint(capsys, "submit", experiment, *overrides, "--runs", runs)
+    line = trb_refuses(capsys, "submit", experiment, *overrides, "--runs", runs)
     assert not runs.exists() or list(runs.iterdir()) == []
     return line
 
@@ -411,13 +399,13 @@ def test_an_altered_training_file(
 )
 def test_grading_broken_rows(content: str, named: str, capsys: Capture) -> None:
     Path("rows.jsonl").write_text(content)
-    assert_names(complaint(capsys, "grade", "rows.jsonl"), f"rows.jsonl{named}")
+    assert_names(trb_refuses(capsys, "grade", "rows.jsonl"), f"rows.jsonl{named}")
 
 
 def test_grading_into_a_folder(capsys: Capture) -> None:
     Path("folder").mkdir()
     Path("rows.jsonl").write_text('{"gold": "1", "generation": "\\\\boxed{1}"}\n')
-    line = complaint(capsys, "grade", "rows.jsonl", "--out", "folder")
+    line = trb_refuses(capsys, "grade", "rows.jsonl", "--out", "folder")
     assert_names(line, "--out: 'folder'")
 
 
@@ -436,13 +424,13 @@ def test_grading_into_a_folder(capsys: Capture) -> None:
 )
 def test_evaluating_a_model(words: str, named: tuple[str, ...], capsys: Capture) -> None:
     defaults = ["--setup", "arithmetic", "--benchmarks", "arithmetic_short"]
-    assert_names(complaint(capsys, "eval", "gone", *defaults, *words.split()), *named)
+    assert_names(trb_refuses(capsys, "eval", "gone", *defaults, *words.split()), *named)
 
 
 def test_evaluating_a_run_instead_of_a_checkpoint(capsys: Capture) -> None:
     Path("run/checkpoints/step_000020").mkdir(parents=True)
     options = ("--setup", "arithmetic", "--benchmarks", "arithmetic_short")
-    assert_names(complaint(capsys, "eval", "run", *options), "MODEL: 'run'", "step_000020")
+    assert_names(trb_refuses(capsys, "eval", "run", *options), "MODEL: 'run'", "step_000020")
 
 
 # --- the command as a process ---
@@ -465,7 +453,7 @@ def test_a_folder_that_takes_no_files(
     Path("folder").mkdir()
     monkeypatch.setattr(listing, "run", refuse)
     expected = f"a folder that can be written to ({os.strerror(number)})"
-    assert_names(complaint(capsys, "list", "methods"), "folder: 'folder'", expected)
+    assert_names(trb_refuses(capsys, "list", "methods"), "folder: 'folder'", expected)
 
 
 def test_an_error_of_reading_names_the_file(
@@ -475,7 +463,7 @@ def test_an_error_of_reading_names_the_file(
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "a/b.json")
 
     monkeypatch.setattr(listing, "run", refuse)
-    assert complaint(capsys, "list", "methods") == "trb: a/b.json: No such file or directory\n"
+    assert trb_refuses(capsys, "list", "methods") == "trb: a/b.json: No such file or directory"
 
 
 def test_processes_refuse(tmp_path: Path) -> None:
@@ -501,12 +489,10 @@ WORDS = {"EXP": "sweep.yaml", "LONG": "x" * 5000, "NOTHING": "", "NOT_UTF8": "\u
 def ends_well(capsys: Capture, *arguments: str) -> None:
     """Code 0, or 2 with one short line; nothing new in the folder."""
     before = sorted(Path().rglob("*"))
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    out, err = capsys.readouterr()
-    assert ended.value.code in (0, 2), err
+    code, out, err = trb_here(capsys, *arguments)
+    assert code in (0, 2), err
     assert "Traceback" not in out + err
-    if ended.value.code == 2:
+    if code == 2:
         assert (out, err[:5], err.count("\n"), len(err) <= 400) == ("", "trb: ", 1, True), err
     assert sorted(Path().rglob("*")) == before
 

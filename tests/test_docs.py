@@ -43,7 +43,7 @@ from orchestrator.tracking.tracker import Mirror
 from tests.experiment.test_local_files import write_model
 from tests.fake_runs import SAMPLES, record, write_evaluation, write_run
 from tests.policy import test_laws
-from tests.sweeps import ROOT, write_experiment
+from tests.sweeps import ROOT, trb_shows, write_experiment
 from tests.without_ray import run_without_ray
 
 DOCS = ROOT / "docs"
@@ -168,15 +168,6 @@ def examples(page: Path, kind: str) -> dict[str, str]:
     return dict(re.findall(pattern, page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL))
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Stdout of a command that must succeed."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    out, err = capsys.readouterr()
-    assert ended.value.code == 0, err
-    return out
-
-
 def trials(plan: str) -> dict[str, int]:
     """Method → trials of `trb plan --json`."""
     found = [unit["method"] for unit in json.loads(plan)["units"] if unit["kind"] == "trial"]
@@ -211,18 +202,18 @@ def added_method(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_the_example_of_a_method_is_planned_by_any_of_its_names(
     added_method: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert trials(shown(capsys, "plan", "nucleus.yaml", "--json")) == {
+    assert trials(trb_shows(capsys, "plan", "nucleus.yaml", "--json")) == {
         "vanilla": 2,
         "teacher_nucleus": 4,
     }
-    units = json.loads(shown(capsys, "plan", "nucleus.yaml", "--json", "--methods", "Nucleus"))[
+    units = json.loads(trb_shows(capsys, "plan", "nucleus.yaml", "--json", "--methods", "Nucleus"))[
         "units"
     ]
     assert {
         unit["resources"]["teacher_online_steps"] for unit in units if unit["kind"] == "trial"
     } == {12}
-    assert "Nucleus" in shown(capsys, "plan", "nucleus.yaml")
-    assert "Teacher nucleus" in shown(capsys, "list", "methods")
+    assert "Nucleus" in trb_shows(capsys, "plan", "nucleus.yaml")
+    assert "Teacher nucleus" in trb_shows(capsys, "list", "methods")
 
 
 def test_the_example_of_a_law_passes_the_test_beside_it(added_method: dict[str, Any]) -> None:
@@ -234,7 +225,7 @@ def test_the_example_of_a_law_passes_the_test_beside_it(added_method: dict[str, 
 def test_the_example_of_a_setup_is_read_off_its_folders(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert trials(shown(capsys, "plan", "my-experiment.yaml", "--json")) == {
+    assert trials(trb_shows(capsys, "plan", "my-experiment.yaml", "--json")) == {
         "vanilla": 1,
         "trust_region": 1,
     }
@@ -295,10 +286,10 @@ def test_the_example_out_of_domain_is_a_column_beside_those_of_the_setup(
         with closing(RunWriter(runs, unit.id)) as run:
             scores = [record(place + 1, problem=each.id) for place, each in enumerate(problems)]
             write_evaluation(run, ids["far"], step, scores)
-    printed = shown(capsys, "table", "far.yaml")
+    printed = trb_shows(capsys, "table", "far.yaml")
     assert "Far sums" in printed
     assert "Far sums: 3 problems" in printed
-    document = json.loads(shown(capsys, "table", "far.yaml", "--format", "json"))
+    document = json.loads(trb_shows(capsys, "table", "far.yaml", "--format", "json"))
     for block, name, value in (("selected", "score", 50), ("responses", "pass_at_k", 100)):
         found = {(row["method"], row["benchmark"]): row for row in document["evidence"][block]}
         assert found["vanilla", "far"][name] == value
@@ -315,7 +306,7 @@ def test_the_example_of_a_row_adds_a_benchmark_with_its_label(
     (here / "my.jsonl").rename(here / "data" / row.file)
     assert len(load_benchmark(key, str(here / "data"))) == row.problems
     assert (benchmark_label(key), benchmark_key("my sums")) == ("My sums", key)
-    assert "eval/my.jsonl" in shown(capsys, "list", "benchmarks")
+    assert "eval/my.jsonl" in trb_shows(capsys, "list", "benchmarks")
 
 
 def test_the_example_of_a_grader_judges_the_benchmark_that_names_it(here: Path) -> None:
@@ -365,17 +356,17 @@ def test_the_example_of_a_method_needs_no_other_edit(
     path, runs = write_experiment(tmp_path, rows, **keys), tmp_path / "runs"
     run_without_ray(path, runs)
     files = [str(path), "--runs", str(runs)]
-    units = json.loads(shown(capsys, "status", *files, "--json"))["units"]
+    units = json.loads(trb_shows(capsys, "status", *files, "--json"))["units"]
     assert {unit["state"] for unit in units} == {"done"}
     [strong] = [unit["id"] for unit in units if unit["label"] == "Nucleus mass=0.99 K=2"]
     logged = [set(row) - {"step"} for row in RunReader(runs, strong).metrics()]
     assert logged == [columns_of_step(step < 2, ("behavior_kl",)) for step in range(4)]
-    table = json.loads(shown(capsys, "table", *files, "--format", "json"))
+    table = json.loads(trb_shows(capsys, "table", *files, "--format", "json"))
     assert [row["method"] for row in table["rows"]] == ["vanilla", "teacher_nucleus", "base"]
-    shown(capsys, "figures", *files, "--out", str(tmp_path / "figures"))
+    trb_shows(capsys, "figures", *files, "--out", str(tmp_path / "figures"))
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
     assert {"sweep-tiny", "diagnostics-tiny"} <= drawn
-    panels = shown(capsys, "dashboard", *files, "--dry-run")
+    panels = trb_shows(capsys, "dashboard", *files, "--dry-run")
     assert '"train/behavior_kl"' in panels
     assert '"train/beta"' not in panels
 
@@ -394,7 +385,7 @@ def test_commands_of_the_pages(
         words = ["runs" if word == "/shared/runs" else word for word in shlex.split(line)[1:]]
         cli.parse(cli.trb_parser(), words)
         if words[0] in RUN_HERE:
-            assert shown(capsys, *words), line
+            assert trb_shows(capsys, *words), line
 
 
 def test_commands_in_sentences_are_commands() -> None:
@@ -452,7 +443,7 @@ def parsers(
 
 
 def test_the_examples_of_the_help_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    epilog = shown(capsys, "--help").partition("examples:")[2]
+    epilog = trb_shows(capsys, "--help").partition("examples:")[2]
     lines = re.findall(r"^  (trb .*?)   .*$", epilog, flags=re.MULTILINE)
     assert lines
     for line in lines:

@@ -26,7 +26,6 @@ import huggingface_hub
 import pytest
 import torch
 
-from orchestrator import cli
 from orchestrator.checks import engines, machine
 from orchestrator.checks.catalog import gpu_checks
 from orchestrator.checks.preflight import check_address
@@ -47,7 +46,7 @@ from orchestrator.liveness.children import Child
 from orchestrator.models.locate import download
 from orchestrator.workers.canary import canary_ids
 from tests.checks.benches import small_bench
-from tests.sweeps import NO_MIRROR, ROOT
+from tests.sweeps import NO_MIRROR, ROOT, trb_here, trb_shows
 from tests.test_docs import FIRST_HOUR
 from tests.test_packaging import install
 
@@ -94,9 +93,8 @@ def test_commands_print_what_the_page_shows(
     )  # the page shows the plan's card, not this one's
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    with pytest.raises(SystemExit):  # `trb doctor` ends with 1 where SGLang is not installed
-        cli.main(command.split()[1:])
-    printed = capsys.readouterr().out
+    # `trb doctor` ends with 1 where SGLang is not installed.
+    _, printed, _ = trb_here(capsys, *command.split()[1:])
     assert [line for line in blocks()[command] if not matches(line, printed)] == [], printed
 
 
@@ -122,11 +120,9 @@ def test_the_first_sweeps_limit_is_not_below_its_plan(
     """A sweep that stops at its limit is what a first user would not expect."""
     text = (ROOT / page).read_text(encoding="utf-8")
     [limit] = re.findall(r"trb submit experiments/paper-small.yaml .*--max-gpu-hours (\d+)", text)
-    small = str(ROOT / "experiments" / "paper-small.yaml")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["plan", small, "--gpus", "8", "--json", "--runs", str(tmp_path / "runs")])
-    assert ended.value.code in (0, None)
-    hours = json.loads(capsys.readouterr().out)["totals"]["gpu_hours"]["total"]
+    small = ROOT / "experiments" / "paper-small.yaml"
+    plan = trb_shows(capsys, "plan", small, "--gpus", "8", "--json", "--runs", tmp_path / "runs")
+    hours = json.loads(plan)["totals"]["gpu_hours"]["total"]
     assert float(limit) >= hours["high"]
 
 

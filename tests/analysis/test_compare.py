@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from analysis.table.compare import compare, to_csv, to_json, to_markdown
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.units import Unit
 from orchestrator.selection.study import Study
 from tests.analysis.test_evidence import LONG, SHORT, draw, write
 from tests.fake_runs import QUICKSTART, quickstart, units_of
+from tests.sweeps import trb_refuses, trb_shows
 
 Loaded = tuple[Experiment, list[Unit]]
 
@@ -32,13 +32,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Path:
     for name, rate in (("vanilla", 0.4), ("skd", 0.7)):
         write(folder, loaded[0], units_of(loaded[1], name)[0], 20, draw(len(name), rate))
     return folder
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["table", *map(str, arguments)])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def test_a_clear_difference(loaded: Loaded, runs: Path) -> None:
@@ -87,8 +80,8 @@ def test_formats_tell_the_same(
 ) -> None:
     outputs = {}
     for name in ("md", "csv", "json"):
-        assert run(QUICKSTART, "--runs", runs, "--compare", "skd,vanilla", "--format", name) == 0
-        outputs[name] = capsys.readouterr().out
+        asked = ["table", QUICKSTART, "--runs", runs, "--compare", "skd,vanilla", "--format", name]
+        outputs[name] = trb_shows(capsys, *asked)
     average = next(csv.DictReader(StringIO(outputs["csv"])))
     record = json.loads(outputs["json"])["comparisons"][0]
     assert set(average) == set(record)
@@ -121,14 +114,12 @@ def test_formats_tell_the_same(
 def test_mistakes_are_one_line(
     arguments: list[str], message: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(QUICKSTART, *arguments, "--runs", runs) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert message in trb_refuses(capsys, "table", QUICKSTART, *arguments, "--runs", runs)
 
 
 def test_numbers_from_a_file_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--results", "results.csv", "--compare", "skd,vanilla") == 2
-    assert "--compare: 'skd,vanilla': expected EXP.yaml" in capsys.readouterr().err
+    asked = ["table", "--results", "results.csv", "--compare", "skd,vanilla"]
+    assert "--compare: 'skd,vanilla': expected EXP.yaml" in trb_refuses(capsys, *asked)
 
 
 def test_different_problems_cannot_be_compared(tmp_path: Path, loaded: Loaded) -> None:

@@ -30,7 +30,6 @@ from analysis.table.model import (
     read_results,
     results_table,
 )
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.errors import UserError
@@ -48,7 +47,7 @@ from tests.fake_runs import (
     write_evaluation,
     write_run,
 )
-from tests.sweeps import ROOT
+from tests.sweeps import ROOT, trb_refuses
 
 Loaded = tuple[Experiment, list[Unit]]
 
@@ -527,10 +526,7 @@ def test_the_command_reports_different_problems_in_one_line(
             20,
             {SHORT: [1] * size, LONG: [2] * 3},
         )
-    with pytest.raises(SystemExit) as ended:
-        main(["table", str(QUICKSTART), "--runs", str(tmp_path)])
-    assert ended.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    trb_refuses(capsys, "table", QUICKSTART, "--runs", tmp_path)
 
 
 # --- a benchmark that is added later ---

@@ -15,7 +15,6 @@ from analysis.facts.facts import facts
 from analysis.figures.catalog import pictures
 from analysis.figures.picture import Picture
 from analysis.table.model import results_table
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
 from orchestrator.experiment.units import Unit, expand
@@ -26,6 +25,7 @@ from orchestrator.selection.study import Study
 from tests.analysis.logged_runs import log_steps
 from tests.analysis.test_figures import panel_title
 from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_evaluation, write_run
+from tests.sweeps import trb_here
 
 Loaded = tuple[Experiment, list[Unit]]
 KINDS = (
@@ -135,10 +135,8 @@ def run(
 ) -> tuple[object, list[str], list[str]]:
     """Exit code and lines of `trb figures`, over the folder's runs and into its `out/deep`."""
     places = ["--runs", str(folder / "runs"), "--out", str(folder / "out" / "deep")]
-    with pytest.raises(SystemExit) as ended:
-        main(["figures", str(QUICKSTART), *places, *options])
-    captured = capsys.readouterr()
-    return ended.value.code, captured.out.splitlines(), captured.err.splitlines()
+    code, out, err = trb_here(capsys, "figures", QUICKSTART, *places, *options)
+    return code, out.splitlines(), err.splitlines()
 
 
 def test_the_command_prints_paths_and_reasons(

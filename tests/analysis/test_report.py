@@ -27,7 +27,6 @@ from analysis.report.page import build_page, write_report
 from analysis.table import formats
 from analysis.table.compare import compare, explanation, to_markdown
 from analysis.table.model import results_table
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
@@ -41,6 +40,7 @@ from tests.analysis.test_evidence import draw as draw_counts
 from tests.analysis.test_evidence import write as write_counts
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
+from tests.sweeps import trb_here, trb_refuses
 
 Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
@@ -405,18 +405,13 @@ def test_nothing_comes_from_elsewhere(root: ElementTree.Element) -> None:
 # --- the command ---
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(QUICKSTART), *map(str, arguments)])
-    captured = capsys.readouterr()
-    return int(ended.value.code or 0), captured.out, captured.err
-
-
 def test_the_command_prints_where_the_page_is_between_the_verdict_and_the_next_command(
     tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "deep" / "page.html"
-    code, printed, beside = run(capsys, "--runs", study.runs, "--out", out, "--figures")
+    code, printed, beside = trb_here(
+        capsys, "report", QUICKSTART, "--runs", study.runs, "--out", out, "--figures"
+    )
     assert (code, printed) == (0, f"{out}\n"), "a script takes the path from stdout"
     shown = out.read_text(encoding="utf-8")
     assert shown.startswith("<!doctype html>")
@@ -437,7 +432,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
 
     start(tmp_path, units_of(loaded[1], "vanilla")[0])
     monkeypatch.setattr("analysis.report.page.write_atomically", refused)  # root may write anywhere
-    code, printed, complaint = run(capsys, "--runs", tmp_path)
+    code, printed, complaint = trb_here(capsys, "report", QUICKSTART, "--runs", tmp_path)
     assert (code, printed, complaint.count("\n")) == (2, "", 1)
     assert "results/quickstart': expected a folder that can be written to" in complaint
     assert "--out" in complaint
@@ -449,9 +444,8 @@ def test_mistakes_are_one_line(
 ) -> None:
     for name in ("folder", "none"):
         (tmp_path / name).mkdir()
-    code, printed, complaint = run(capsys, "--runs", tmp_path / "none", "--out", tmp_path / out)
-    assert (code, printed, complaint.count("\n")) == (2, "", 1)
-    assert word in complaint
+    places = ["--runs", tmp_path / "none", "--out", tmp_path / out]
+    assert word in trb_refuses(capsys, "report", QUICKSTART, *places)
     assert not (tmp_path / "page.html").exists()
 
 

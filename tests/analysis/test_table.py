@@ -15,10 +15,9 @@ from analysis.labels import SETUPS, benchmark_label
 from analysis.table.evidence_formats import KINDS
 from analysis.table.formats import to_csv, to_json, to_latex, to_markdown
 from analysis.table.model import Score, Table, make_table, read_results, round_to_tenths
-from orchestrator.cli import main
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.experiment.methods import BASE, METHODS, method_label, method_title
-from tests.sweeps import ROOT
+from tests.sweeps import ROOT, trb_shows
 
 LABELS = [method_label(key) for key in (*METHODS, BASE)]
 PAPER_CSV = ROOT / "tests" / "fixtures" / "paper_results.csv"
@@ -98,10 +97,8 @@ def test_the_papers_latex_comes_out_verbatim() -> None:
 
 
 def test_the_command_prints_the_papers_latex(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["table", "--results", str(PAPER_CSV), "--format", "tex"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == BOOKTABS + PAPER_LATEX.lstrip()
+    shown = trb_shows(capsys, "table", "--results", PAPER_CSV, "--format", "tex")
+    assert shown == BOOKTABS + PAPER_LATEX.lstrip()
 
 
 def test_every_cell_of_the_paper_has_its_number_and_mark() -> None:

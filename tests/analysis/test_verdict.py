@@ -26,7 +26,6 @@ from analysis.report.page import build_page
 from analysis.table import compare, terminal
 from analysis.table.formats import FORMATS
 from analysis.table.model import Table, results_table
-from orchestrator.cli import main
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.selection.study import Study
@@ -39,7 +38,7 @@ from tests.fake_runs import (
     units_of,
     write_run,
 )
-from tests.sweeps import ROOT, environment
+from tests.sweeps import ROOT, environment, trb_here, trb_shows
 
 # Methods with their mean pass rates; SFT warmup is far ahead, SKD level with vanilla.
 RATES = {"vanilla": 0.45, "skd": 0.45, "sft_warmup": 0.8}
@@ -234,24 +233,12 @@ def test_the_csv_command_says_the_verdict_beside_it(
 ) -> None:
     made = sweep(tmp_path, 1)
     for arguments in ([], ["--compare", "skd,vanilla"]):
-        with pytest.raises(SystemExit) as ended:
-            main(
-                [
-                    "table",
-                    str(QUICKSTART),
-                    *made.overrides,
-                    "--runs",
-                    str(tmp_path),
-                    "--format",
-                    "csv",
-                    *arguments,
-                ]
-            )
-        assert ended.value.code == 0
-        printed = capsys.readouterr()
-        assert "can be called better: one seed.\n5 seeds for every method, " in printed.err
-        assert printed.err.splitlines()[-1].startswith("trb submit ")
-        assert "better" not in printed.out
+        asked = ["table", QUICKSTART, *made.overrides, "--runs", tmp_path, "--format", "csv"]
+        code, out, err = trb_here(capsys, *asked, *arguments)
+        assert code == 0
+        assert "can be called better: one seed.\n5 seeds for every method, " in err
+        assert err.splitlines()[-1].startswith("trb submit ")
+        assert "better" not in out
 
 
 # --- seeds that methods do not share, and spreads of nothing ---
@@ -367,11 +354,8 @@ def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds:
 
 def test_a_pipe_has_whole_settings_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = sweep(tmp_path, 1)
-    with pytest.raises(SystemExit):
-        main(
-            ["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "text"]
-        )
-    text = capsys.readouterr().out
+    asked = ["table", QUICKSTART, *made.overrides, "--runs", tmp_path, "--format", "text"]
+    text = trb_shows(capsys, *asked)
     assert re.search(r"^ +K=15 tau_T=0\.6;", text, re.M)
     assert max(len(line) for line in text.splitlines() if not line.startswith("trb submit ")) <= 80
 
@@ -380,9 +364,8 @@ def test_markdown_is_the_default_where_output_is_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = sweep(tmp_path, 1)
-    with pytest.raises(SystemExit):
-        main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path)])
-    assert capsys.readouterr().out.startswith("|  | Arithmetic |")
+    shown = trb_shows(capsys, "table", QUICKSTART, *made.overrides, "--runs", tmp_path)
+    assert shown.startswith("|  | Arithmetic |")
 
 
 @pytest.mark.parametrize(
@@ -392,11 +375,10 @@ def test_markdown_is_the_default_where_output_is_no_terminal(
 def test_a_runs_folder_that_does_not_exist_is_said(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([command[0], str(QUICKSTART), "--runs", str(tmp_path / "nowhere"), *command[1:]])
-    assert ended.value.code == 1
-    line = capsys.readouterr().err.splitlines()[0]
-    assert line.startswith(
+    asked = [command[0], QUICKSTART, "--runs", tmp_path / "nowhere", *command[1:]]
+    code, _, err = trb_here(capsys, *asked)
+    assert code == 1
+    assert err.startswith(
         f"runs: {tmp_path / 'nowhere'} (does not exist; trb submit {QUICKSTART} makes it"
     )
     assert not (tmp_path / "nowhere").exists()

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from orchestrator import config, rules
-from orchestrator.cli import main
 from orchestrator.commands.config_reference import all_keys, find_keys, reference, values_of
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS
@@ -18,7 +17,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.rules import entries, entry
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
-from tests.sweeps import ROOT, write_experiment
+from tests.sweeps import ROOT, trb_here, write_experiment
 
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 OF_FILES = [
@@ -29,14 +28,6 @@ OF_FILES = [
     and thing.__module__ == config.__name__
     and thing is not config.Experiment
 ]
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["config", *arguments])
-    captured = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, captured.out, captured.err
 
 
 @pytest.mark.parametrize("schema", OF_FILES, ids=lambda schema: schema.__name__)
@@ -82,10 +73,10 @@ def test_closed_choices_are_listed_with_a_line_each() -> None:
 
 
 def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, "training.steps")[1].startswith(
+    assert trb_here(capsys, "config", "training.steps")[1].startswith(
         "training.steps = 400  (whole number; ≥ 1 and ≤ 1,000,000)\n"
     )
-    (key,) = json.loads(printed(capsys, "training.steps", "--json")[1])
+    (key,) = json.loads(trb_here(capsys, "config", "training.steps", "--json")[1])
     assert list(key) == ["name", "kind", "default", "meaning", "choices"]
     assert key["kind"] == "whole number"
 
@@ -125,7 +116,7 @@ def test_keys_are_found_by_name_beginning_end_or_method(word: str, names: list[s
 
 
 def test_an_unknown_key_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = printed(capsys, "training.stepz")
+    code, out, err = trb_here(capsys, "config", "training.stepz")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "did you mean training.steps?" in err
 
@@ -161,15 +152,15 @@ def test_a_resolved_experiment_has_every_value(tmp_path: Path) -> None:
 def test_the_command_prints_an_experiment_as_text_and_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, err = printed(capsys, str(QUICKSTART), "training.steps=5")
+    code, out, err = trb_here(capsys, "config", str(QUICKSTART), "training.steps=5")
     assert (code, err) == (0, "")
     assert "derailing.training.steps = 5" in out.splitlines()
-    code, out, _ = printed(capsys, str(QUICKSTART), "training.steps=5", "--json")
+    code, out, _ = trb_here(capsys, "config", str(QUICKSTART), "training.steps=5", "--json")
     assert json.loads(out)["derailing.training.steps"] == 5
 
 
 def test_an_invalid_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = printed(capsys, str(QUICKSTART), "training.steps=0")
+    code, _, err = trb_here(capsys, "config", str(QUICKSTART), "training.steps=0")
     assert code == 2
     assert "training.steps: 0" in err
 
@@ -178,13 +169,13 @@ def test_an_experiment_may_be_shipped_or_a_results_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, by_name, _ = printed(capsys, "quickstart", "--methods", "vanilla,TRB")
+    code, by_name, _ = trb_here(capsys, "config", "quickstart", "--methods", "vanilla,TRB")
     assert code == 0
     assert "methods.trust_region.K" in by_name
     assert "methods.skd" not in by_name
     experiment = load_experiment(QUICKSTART)
     folder = claim(Study(experiment, expand(experiment), tmp_path))
-    code, of_folder, _ = printed(capsys, str(folder), "training.steps=7", "--json")
+    code, of_folder, _ = trb_here(capsys, "config", str(folder), "training.steps=7", "--json")
     assert code == 0
     values = json.loads(of_folder)
     assert values["derailing.training.steps"] == 7

@@ -17,10 +17,9 @@ import yaml
 from orchestrator.checks import catalog
 from orchestrator.checks import machine as of_machine
 from orchestrator.checks.check import Found
-from orchestrator.cli import main
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from tests.sweeps import ROOT, TINY_SETUP, write_experiment
+from tests.sweeps import ROOT, TINY_SETUP, trb_here, write_experiment
 
 GRADER = of_machine.grader  # starts a process that imports an algebra system: one test does
 
@@ -40,11 +39,7 @@ def experiment(folder: Path, **changes: Any) -> Path:
 
 
 def doctor(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", str(path), "--runs", str(path.parent / "runs"), *arguments])
-    captured = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, captured.out, captured.err
+    return trb_here(capsys, "doctor", path, "--runs", path.parent / "runs", *arguments)
 
 
 def write_thoughts(folder: Path) -> dict[str, Any]:
@@ -264,9 +259,8 @@ def test_variables_of_torchs_allocator_are_named(
 
 def machine(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The checks of `trb doctor` without an experiment."""
-    with pytest.raises(SystemExit):
-        main(["doctor", "--json"])
-    return {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    _, out, _ = trb_here(capsys, "doctor", "--json")
+    return {check["name"]: check for check in json.loads(out)["checks"]}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli import main
 from orchestrator.config import Data, DataFile, Experiment
 from orchestrator.data import sources
 from orchestrator.data.benchmarks import BENCHMARKS
@@ -31,7 +30,7 @@ from orchestrator.data.sources import SOURCES, Source, Upstream, to_bytes
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.sweep import prepare
-from tests.sweeps import NO_MIRROR, ROOT, write_experiment
+from tests.sweeps import NO_MIRROR, ROOT, trb_here, trb_refuses, trb_shows, write_experiment
 
 MIRROR = os.environ.get("TRB_DATA_MIRROR")
 COMMIT = "0" * 40
@@ -300,45 +299,27 @@ def test_submit_fetches_into_the_folder_of_the_command_before_anything_starts(
     sweep = write_experiment(
         tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"amc23": {"n": 1}}}
     )
-    for arguments in (["submit", str(sweep)], ["data", "fetch", "--only", "amc23"]):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        captured = capsys.readouterr()
-        path = Path("data") / small.file
-        if arguments[0] == "submit":
-            assert ended.value.code == 2
-            assert captured.out.startswith(
-                f"{tmp_path / path}: 1 rows of a/b at 000000000000 (licence: MIT), sha"
-            )
-            assert captured.err.startswith(f"trb: {tmp_path / path}: 1 rows: expected 40 of amc23")
-            assert not (tmp_path / "runs").exists()
-        else:
-            assert captured.out.startswith(f"{path}: there already\n")
+    path = Path("data") / small.file
+    code, out, err = trb_here(capsys, "submit", sweep)
+    assert code == 2
+    assert out.startswith(f"{tmp_path / path}: 1 rows of a/b at 000000000000 (licence: MIT), sha")
+    assert err.startswith(f"trb: {tmp_path / path}: 1 rows: expected 40 of amc23")
+    assert not (tmp_path / "runs").exists()
+    _, out, _ = trb_here(capsys, "data", "fetch", "--only", "amc23")
+    assert out.startswith(f"{path}: there already\n")
 
 
 def test_the_command(small: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mirror = write_mirror(tmp_path / "mirror", lines(*ROWS))
-    with pytest.raises(SystemExit) as ended:
-        main(["data", "fetch", str(tmp_path / "data"), "--only", "amc23", "--from", str(mirror)])
-    assert ended.value.code == 0
-    assert (
-        capsys.readouterr()
-        .out.splitlines()[-1]
-        .startswith(f"use them with data_dir={tmp_path / 'data'}")
-    )
+    asked = ["data", "fetch", tmp_path / "data", "--only", "amc23", "--from", mirror]
+    last = trb_shows(capsys, *asked).splitlines()[-1]
+    assert last.startswith(f"use them with data_dir={tmp_path / 'data'}")
     for arguments, words in ((["--only", "amc24"], "did you mean amc23?"), (["fetsh"], "fetsh")):
-        with pytest.raises(SystemExit) as ended:
-            main(["data", *arguments])
-        assert ended.value.code == 2
-        err = capsys.readouterr().err
-        assert words in err
-        assert err.count("\n") == 1
+        assert words in trb_refuses(capsys, "data", *arguments)
 
 
 def test_the_table_names_every_file_with_its_commit(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["data"])
-    out = capsys.readouterr().out
+    out = trb_shows(capsys, "data")
     for source in SOURCES.values():
         for upstream in source.upstream:
             assert upstream.repository in out

@@ -20,7 +20,6 @@ from analysis.table.model import results_table
 from orchestrator.checks import experiment as checks
 from orchestrator.checks.check import Check, Found, made
 from orchestrator.checks.experiment import CheckedSetup, check_models
-from orchestrator.cli import main
 from orchestrator.config import Experiment, PromptTemplate, Setup, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
@@ -33,7 +32,7 @@ from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare
 from tests.fake_runs import units_of, write_run
-from tests.sweeps import ROOT, TINY_SETUP, write_experiment
+from tests.sweeps import ROOT, TINY_SETUP, trb_here, trb_shows, write_experiment
 from tests.without_ray import made_here
 
 SHIPPED = ROOT / "experiments" / "models"
@@ -187,12 +186,11 @@ def test_pins_are_printed_where_they_are_asked_for(
 ) -> None:
     write_rows(tmp_path / "train.jsonl")
     path = with_training_file(tmp_path, {"file": "train.jsonl"})
-    asked = ["plan", str(path), "--runs", str(tmp_path / "runs"), "training.steps=1"]
+    asked = ["plan", path, "--runs", tmp_path / "runs", "training.steps=1"]
     asked += ["--pins"] if pins else []
-    with pytest.raises(SystemExit) as ended:
-        main(asked)
-    assert ended.value.code == 0
-    assert ("to pin it" in capsys.readouterr().err) == pins
+    code, _, err = trb_here(capsys, *asked)
+    assert code == 0
+    assert ("to pin it" in err) == pins
 
 
 @pytest.mark.parametrize("command", ["plan", "submit"])
@@ -214,10 +212,9 @@ def test_plan_and_submit_refuse_the_same_training_rows(
 ) -> None:
     rows = write_rows(tmp_path / "train.jsonl", [ROWS[0], row])
     path = with_training_file(tmp_path, {"file": "train.jsonl"})
-    with pytest.raises(SystemExit) as ended:
-        main([command, str(path), "--runs", str(tmp_path / "runs")])
-    assert ended.value.code == 2
-    assert f"{rows} line 2: {words}" in capsys.readouterr().err.splitlines()[-1]
+    code, _, err = trb_here(capsys, command, path, "--runs", tmp_path / "runs")
+    assert code == 2
+    assert f"{rows} line 2: {words}" in err.splitlines()[-1]
 
 
 def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
@@ -277,11 +274,9 @@ def test_rows_that_lack_a_field(
     file = write_experiment(
         tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"mine": {"path": str(path)}}}
     )
-    with pytest.raises(SystemExit) as ended:
-        main(["submit", str(file), "--runs", str(tmp_path / "runs")])
-    err = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2
-    assert f"{path} {words}" in err[-1]
+    code, _, err = trb_here(capsys, "submit", file, "--runs", tmp_path / "runs")
+    assert code == 2
+    assert f"{path} {words}" in err.splitlines()[-1]
 
 
 # --- models ---
@@ -441,11 +436,10 @@ def shipped(tmp_path: Path) -> Path:
 def refused(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The last line of a command that must be refused and leave nothing behind."""
     runs = path.parent / "runs"
-    with pytest.raises(SystemExit) as ended:
-        main([command, str(path), "--runs", str(runs)])
-    assert ended.value.code == 2
+    code, _, err = trb_here(capsys, command, path, "--runs", runs)
+    assert code == 2
     assert not runs.exists() or list(runs.iterdir()) == []
-    return capsys.readouterr().err.splitlines()[-1].removeprefix("trb: ")
+    return err.splitlines()[-1].removeprefix("trb: ")
 
 
 def test_prompt_and_chat_template_meet_before_ray_starts(
@@ -689,11 +683,9 @@ def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
         else:
             (pair.teacher / name).write_bytes(content)
     for command in ("plan", "submit"):
-        with pytest.raises(SystemExit) as ended:
-            main([command, str(path), "--runs", str(tmp_path / "runs")])
-        shown = capsys.readouterr()
-        line = shown.err.splitlines()[-1]
-        assert (ended.value.code, shown.out) == (2, "")
+        code, out, err = trb_here(capsys, command, path, "--runs", tmp_path / "runs")
+        assert (code, out) == (2, "")
+        line = err.splitlines()[-1]
         assert line.startswith(f"trb: tiny.teacher: {words.format(pair.teacher)}")
 
     def models(pair: Pair) -> Found:
@@ -719,13 +711,10 @@ def test_too_few_training_rows_are_counted_before_anything_starts(
     rows = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(39)]
     write_rows(tmp_path / "train.jsonl", [*rows, rows[0]])
     path = with_training_file(tmp_path, {"file": "train.jsonl"})
-    arguments = [command, str(path), "--runs", str(tmp_path / "runs")]
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "data: 39 different problems: expected 40 for 10 steps of 4" in line
+    arguments = [command, path, "--runs", tmp_path / "runs"]
+    code, _, err = trb_here(capsys, *arguments)
+    assert code == 2
+    assert "data: 39 different problems: expected 40 for 10 steps of 4" in err.splitlines()[-1]
     if command == "plan":
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments, "training.steps=9", "training.sft.updates=50"])
-        assert not ended.value.code, "the supervised stage, which nothing here runs, asks for none"
+        # The supervised stage, which nothing here runs, asks for none.
+        trb_shows(capsys, *arguments, "training.steps=9", "training.sft.updates=50")

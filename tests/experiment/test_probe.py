@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import PROMPTS_AT_ONCE, probe_unit, truncation_lengths
-from tests.sweeps import ROOT
+from tests.sweeps import ROOT, trb_refuses
 
 SUMS = ROOT / "experiments" / "arithmetic-seeds.yaml"
 
@@ -126,10 +125,6 @@ def test_a_commit_has_so_many_prompts(prompts: int) -> None:
 def test_mistakes_are_one_line(
     override: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", "continuation", str(SUMS), override, "--runs", str(tmp_path / "runs")])
-    captured = capsys.readouterr()
-    assert ended.value.code == 2
-    assert captured.err.startswith(f"trb: {words}")
-    assert captured.err.count("\n") == 1
+    asked = ["probe", "continuation", SUMS, override, "--runs", tmp_path / "runs"]
+    assert trb_refuses(capsys, *asked).startswith(f"trb: {words}")
     assert not (tmp_path / "runs").exists()

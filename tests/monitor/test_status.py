@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.liveness.leases import Claims
@@ -48,6 +47,7 @@ from tests.fake_runs import (
     write_evaluation,
     write_run,
 )
+from tests.sweeps import trb_here
 
 SHORT, LONG = "arithmetic_short", "arithmetic_long"
 
@@ -326,10 +326,9 @@ def test_the_process_that_submits_knows_its_cluster_and_its_pace(
 
 
 def trb_status(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["status", str(QUICKSTART), *words])
-    assert ended.value.code == code
-    return capsys.readouterr().out
+    found, out, err = trb_here(capsys, "status", QUICKSTART, *words)
+    assert found == code, err
+    return out
 
 
 def test_json_keeps_its_keys_and_names_the_folder(

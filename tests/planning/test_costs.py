@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.config import Placement, Runtime
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import decoder, sequences_per_step
@@ -34,6 +33,7 @@ from tests.planning.plans import (
     shown,
     totals_of,
 )
+from tests.sweeps import trb_here
 
 BANDWIDTH, PEAK = 3.35e12, 990e12  # of an H100
 KV = {"0.6b": 112 * 1024, "1.7b": 112 * 1024, "4b": 144 * 1024, "8b": 144 * 1024}  # bytes a token
@@ -73,14 +73,6 @@ def rate(costs: SetupCosts, kind: str, scenario: Scenario) -> float:
     """Tokens of training responses per second."""
     tokens = sequences_per_step(costs.setup.training) * costs.tokens_under(None).at(scenario)
     return tokens / costs.step(kind)[ROLLOUT].at(scenario)
-
-
-def run(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of `trb`."""
-    with pytest.raises(SystemExit) as ended:
-        main(list(command))
-    captured = capsys.readouterr()
-    return int(ended.value.code or 0), captured.out, captured.err
 
 
 @pytest.fixture
@@ -396,7 +388,7 @@ def test_memory_is_below_the_number_in_the_name_and_newer_gpus_are_faster() -> N
 def test_an_unknown_gpu_is_one_line_with_the_nearest(
     text: str, near: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, error = run(capsys, "plan", str(PAPER), f"--gpu={text}")
+    code, _, error = trb_here(capsys, "plan", str(PAPER), f"--gpu={text}")
     assert code == 2
     assert error.startswith(f"trb: --gpu: {text!r}: expected ")
     assert error.endswith(f"did you mean {near}?\n")
@@ -428,7 +420,9 @@ def test_a_plan_for_a_gpu_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixt
     """
     documents = []
     for gpu in ("H100-80GB", "Twice=79.1,6.7,1980"):
-        _, out, _ = run(capsys, "plan", str(PAPER), "--json", "--gpu", gpu, "--runs", str(tmp_path))
+        _, out, _ = trb_here(
+            capsys, "plan", str(PAPER), "--json", "--gpu", gpu, "--runs", str(tmp_path)
+        )
         documents.append(json.loads(out))
     one, twice = (document["totals"]["gpu_hours"] for document in documents)
     for phase in ("rollout", "score", "learn", "evaluate"):
@@ -490,7 +484,7 @@ def test_blended_responses_are_charged_to_the_engine_that_samples_them(
 def test_nothing_runs_on_an_engine_that_is_not_installed(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run(capsys, *(word.format(tmp_path) for word in command))
+    found = trb_here(capsys, *(word.format(tmp_path) for word in command))
     assert found == (2, "", f"trb: {NOT_INSTALLED}\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -500,7 +494,7 @@ def test_nothing_runs_on_an_engine_that_is_not_installed(
 def test_a_plan_says_once_which_engine_is_not_installed(
     override: tuple[str, ...], lacks: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = run(capsys, "plan", str(PAPER), *override, "--runs", str(tmp_path))
+    code, out, _ = trb_here(capsys, "plan", str(PAPER), *override, "--runs", str(tmp_path))
     assert code == 0
     assert " ".join(out.split()).count(NOT_INSTALLED) == lacks
 
@@ -509,7 +503,7 @@ def test_a_plan_says_once_which_engine_is_not_installed(
 def test_the_plan_of_an_engine_that_is_not_installed_is_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = run(capsys, "plan", str(PAPER), "--json", "--runs", str(tmp_path))
+    code, out, _ = trb_here(capsys, "plan", str(PAPER), "--json", "--runs", str(tmp_path))
     found = json.loads(out)
     assert code == 0
     assert found["totals"]["gpu_hours"]["total"]["high"] < 40_000

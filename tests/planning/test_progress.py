@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.experiment.units import Unit
 from orchestrator.planning import progress
 from orchestrator.planning.plan import Done
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, units_of, write_run
 from tests.planning.plans import Loaded
+from tests.sweeps import trb_refuses, trb_shows
 
 GENERATIONS = 4  # of a record that `write_run` writes
 
@@ -35,10 +35,7 @@ def first(loaded: Loaded, method: str) -> Unit:
 
 def plan(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The output of `trb plan` in one line."""
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", *words])
-    assert ended.value.code == 0
-    return " ".join(capsys.readouterr().out.split())
+    return " ".join(trb_shows(capsys, "plan", *words).split())
 
 
 @pytest.mark.parametrize("rescore", [True, False])
@@ -114,10 +111,8 @@ def test_the_plan_names_data_files_that_are_not_there(
     there = tmp_path / "eval" / "aime24.jsonl"
     there.parent.mkdir()
     there.touch()
-    with pytest.raises(SystemExit) as ended:  # a file that is there is read
-        main(["plan", smoke, f"data_dir={tmp_path}", "--runs", runs])
-    assert ended.value.code == 2
-    assert f"trb: {there}: sha256 " in capsys.readouterr().err
+    complaint = trb_refuses(capsys, "plan", smoke, f"data_dir={tmp_path}", "--runs", runs)
+    assert complaint.startswith(f"trb: {there}: sha256 "), "a file that is there is read"
     there.unlink()
     out = plan(capsys, smoke, f"data_dir={tmp_path}", "--runs", runs)
     files = "train/math_train.jsonl, train/gsm8k_train_sample.jsonl, eval/gsm8k_test.jsonl"

@@ -17,7 +17,6 @@ import pytest
 from analysis.table.formats import FORMATS
 from analysis.table.model import results_table
 from orchestrator.checks.experiment import check_models
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.models import locate
@@ -26,6 +25,7 @@ from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
+from tests.sweeps import trb_here, trb_refuses
 
 OVERRIDES = ("evaluation.rescore=false", "runtime.wandb=disabled")
 ROLLOUT = {
@@ -92,11 +92,8 @@ def trb(runs: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome
     """Runs one command on the copy, in this process."""
 
     def run(command: str, *arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as ended:
-            main([command, str(QUICKSTART), *OVERRIDES, "--runs", str(runs), *arguments])
-        assert isinstance(ended.value.code, int)
-        shown = capsys.readouterr()
-        return Outcome(ended.value.code, shown.out, shown.err)
+        asked = [command, QUICKSTART, *OVERRIDES, "--runs", runs, *arguments]
+        return Outcome(*trb_here(capsys, *asked))
 
     return run
 
@@ -393,12 +390,7 @@ def test_a_damaged_record_of_a_model_is_named(
 def test_names_are_names(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = tmp_path / "sweep.yaml"
     experiment.write_text(json.dumps({"setups": [name], "methods": {"vanilla": {}}}))
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(experiment), "--runs", str(tmp_path / "runs")])
-    assert ended.value.code == 2
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1
-    assert "setups" in shown
+    assert "setups" in trb_refuses(capsys, "plan", experiment, "--runs", tmp_path / "runs")
     assert list(tmp_path.iterdir()) == [experiment]
 
 

@@ -18,7 +18,6 @@ from analysis import results
 from analysis.frames import trials, trials_csv
 from analysis.report.page import write_report
 from analysis.table.model import results_table
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import RECORD, load_experiment
@@ -36,6 +35,7 @@ from orchestrator.selection.results_folder import (
 )
 from orchestrator.selection.study import Invocation, Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.sweeps import trb_here, trb_refuses, trb_shows
 
 
 def settled(runs: Path, path: Path, *overrides: str) -> Experiment:
@@ -206,23 +206,17 @@ def test_commands_take_a_results_folder_and_find_its_runs(
         [str(folder)],
         [str(folder / RECORD)],
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(["table", *words, "--format", "csv"])
-        assert ended.value.code == 0
-        shown.append(capsys.readouterr().out)
+        shown.append(trb_shows(capsys, "table", *words, "--format", "csv"))
     assert "\nvanilla,arithmetic,avg,37.5," in shown[0]
     assert shown[0] == shown[1] == shown[2]
     monkeypatch.setenv("TRB_RUNS", "others")
-    with pytest.raises(SystemExit):
-        main(["report", str(folder), "--out", str(tmp_path / "page.html")])
-    following = capsys.readouterr().err.splitlines()[-1]
+    _, _, beside = trb_here(capsys, "report", folder, "--out", tmp_path / "page.html")
+    following = beside.splitlines()[-1]
     assert following == f"trb submit {folder} 'seeds=[0,1,2,3,4]'", (
         "right in any shell, whatever TRB_RUNS is there"
     )
-    with pytest.raises(SystemExit) as ended:
-        main(["report", "elsewhere/results"])
-    assert ended.value.code == 2
-    assert "a folder without experiment.yaml" in capsys.readouterr().err
+    complaint = trb_refuses(capsys, "report", "elsewhere/results")
+    assert "a folder without experiment.yaml" in complaint
 
 
 def test_what_the_digest_is_of() -> None:
@@ -276,10 +270,8 @@ def test_figures_and_report_of_the_command_go_where_the_table_is(
     study = Study(experiment, units, tmp_path)
     folder = results.write_results(study, results_table(study))
     for command in ("figures", "report"):
-        with pytest.raises(SystemExit) as ended:
-            main([command, str(QUICKSTART), *overrides, "--runs", str(tmp_path)])
-        assert ended.value.code == 0
-        assert {Path(line).parent for line in capsys.readouterr().out.splitlines()} == {folder}
+        shown = trb_shows(capsys, command, QUICKSTART, *overrides, "--runs", tmp_path)
+        assert {Path(line).parent for line in shown.splitlines()} == {folder}
     assert [path.name for path in (tmp_path / "results").iterdir()] == [folder.name]
 
 

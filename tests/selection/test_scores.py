@@ -17,7 +17,6 @@ import pytest
 
 from analysis.facts.candidates import Selected, select
 from analysis.table.model import Row, Table, results_table
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
@@ -38,6 +37,7 @@ from orchestrator.selection.scores import (
 )
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_evaluation, write_run
+from tests.sweeps import trb_shows
 
 Loaded = tuple[Experiment, list[Unit]]
 FEW_PROBLEMS = (  # what the table says of benchmarks of one problem each
@@ -386,12 +386,9 @@ def test_the_command_prints_the_same_table(
     tmp_path: Path, one_seed: Loaded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [3, 1]})
-    with pytest.raises(SystemExit) as ended:
-        main(["table", str(QUICKSTART), "--format", "json", "--runs", str(tmp_path)])
-    assert ended.value.code == 0
+    shown = trb_shows(capsys, "table", QUICKSTART, "--format", "json", "--runs", tmp_path)
     rows = {
-        row["method"]: [cell["value"] for cell in row["cells"]]
-        for row in json.loads(capsys.readouterr().out)["rows"]
+        row["method"]: [cell["value"] for cell in row["cells"]] for row in json.loads(shown)["rows"]
     }
     assert rows["vanilla"] == [50.0, 75.0, 25.0]
     assert rows["veto"] == [None, None, None]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from analysis.facts.units import unit_scores
-from orchestrator.cli import main
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
@@ -30,7 +29,7 @@ from orchestrator.tracking.projection import projected_rows, results_id
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import Inline
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
-from tests.sweeps import write_experiment
+from tests.sweeps import trb_here, trb_refuses, trb_shows, write_experiment
 from tests.tracking.sweep import Sweep
 from tests.tracking.test_online import server  # noqa: F401  a fixture
 from tests.wandb_server import WandbServer
@@ -202,21 +201,12 @@ def _own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRB_RUNS", str(tmp_path / "runs"))
 
 
-def run(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["dashboard", str(QUICKSTART), *map(str, arguments)])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 def test_a_dry_run_is_json_always_the_same_and_needs_no_network(
     server: WandbServer,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown = []
-    for _ in range(2):
-        assert run("--dry-run", "--entity", "me", "--project", "elsewhere") == 0
-        shown.append(capsys.readouterr().out)
+    asked = ["dashboard", QUICKSTART, "--dry-run", "--entity", "me", "--project", "elsewhere"]
+    shown = [trb_shows(capsys, *asked) for _ in range(2)]
     assert shown[0] == shown[1]
     view = json.loads(shown[0])
     assert (view["entity"], view["project"], view["displayName"]) == (
@@ -235,28 +225,16 @@ def test_saving_twice_leaves_one_workspace(
     unit = sweep.unit()
     sweep.write(unit, 2)
     sweep.send(unit, "online")
-    shown = []
-    for _ in range(2):
-        assert run() == 0
-        shown.append(capsys.readouterr())
+    shown = [trb_here(capsys, "dashboard", QUICKSTART) for _ in range(2)]
     (view,) = server.views.values()
     identity = view["name"].removeprefix("nw-").removesuffix("-v")
-    assert shown == [(f"{server.url}/team/trb?nw={identity}\n", "")] * 2
+    assert shown == [(0, f"{server.url}/team/trb?nw={identity}\n", "")] * 2
     assert (view["entityName"], view["projectName"], view["type"]) == (
         "team",
         "trb",
         "project-view",
     )
     assert json.loads(view["spec"]) == specification()["spec"]
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    assert run(*arguments) == 2
-    shown, line = capsys.readouterr()
-    assert shown == ""
-    assert line.startswith("trb: ")
-    assert line.count("\n") == 1
-    return line
 
 
 def test_without_a_login_it_says_how_to_log_in(
@@ -266,7 +244,7 @@ def test_without_a_login_it_says_how_to_log_in(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
-    line = complaint(capsys, "--runs", tmp_path)
+    line = trb_refuses(capsys, "dashboard", QUICKSTART, "--runs", tmp_path)
     assert f"no key for {server.url}; `wandb login`, or WANDB_API_KEY in the environment" in line
     assert f"wandb leet {tmp_path}/.wandb/wandb" in line
     assert server.seen == []
@@ -276,8 +254,8 @@ def test_a_project_that_is_not_there(
     server: WandbServer,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "--project: team/nowhere is not there; `trb submit`" in complaint(
-        capsys, "--project", "nowhere"
+    assert "--project: team/nowhere is not there; `trb submit`" in trb_refuses(
+        capsys, "dashboard", QUICKSTART, "--project", "nowhere"
     )
     assert server.views == {}
 
@@ -287,7 +265,7 @@ def test_a_server_that_refuses(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     server.refusals["View"] = "permission denied"
-    line = complaint(capsys, "--entity", "others")
+    line = trb_refuses(capsys, "dashboard", QUICKSTART, "--entity", "others")
     assert server.url in line
     assert "permission denied" in line
 

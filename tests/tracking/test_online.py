@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import wandb
 
-from orchestrator.cli import main
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.tracking import wandb_tracker
 from orchestrator.tracking.projection import Projection, TrackedTable
 from orchestrator.tracking.tracker import Mirror
 from orchestrator.tracking.wandb_tracker import WandbTracker, sync_command
 from tests.fake_runs import QUICKSTART, fake_models, quickstart
+from tests.sweeps import trb_shows
 from tests.tracking.sweep import KEY, Sweep, scores, train_rows
 from tests.wandb_server import WandbServer, serving
 
@@ -312,8 +312,8 @@ def test_submitting_a_finished_experiment_catches_up(
     shown = []
     with hasty(), monkeypatch.context() as broken:
         broken.setenv("WANDB_BASE_URL", CLOSED)
-        shown.append(submitted(again, capsys))
-    shown.append(submitted(again, capsys))
+        shown.append(trb_shows(capsys, *again))
+    shown.append(trb_shows(capsys, *again))
     first, second = [
         [line for line in text.splitlines() if line.startswith("W&B")] for text in shown
     ]
@@ -325,14 +325,6 @@ def test_submitting_a_finished_experiment_catches_up(
     results = [run_id for run_id in server.runs if run_id.startswith("results-quickstart-")]
     assert set(server.runs) == {*(unit.id for unit in units), *results}
     assert len(results) == 1
-
-
-def submitted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What a successful submit shows."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 0
-    return capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("unit")

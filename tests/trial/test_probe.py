@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.data.problems import Problem
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
@@ -41,7 +40,7 @@ from orchestrator.trial.training_loop import TrainingStep, Trial
 from orchestrator.workers.roles import Inline
 from orchestrator.workers.spec import WorkerSpec
 from tests.probes import LIMIT, SIZES, run_probe, write_probe
-from tests.sweeps import ROOT, contents, environment
+from tests.sweeps import ROOT, contents, environment, trb_shows
 from tests.without_ray import made_here
 
 pytestmark = pytest.mark.xdist_group("probe")
@@ -299,14 +298,14 @@ def killed(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("appends", KILLED_AFTER)
-def test_a_kill_leaves_no_trace(path: Path, killed: Path, appends: int) -> None:
+def test_a_kill_leaves_no_trace(
+    path: Path, killed: Path, appends: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, runs = finished(path), killed / str(appends)
     left = RunReader(runs, run.unit_id)
     assert (left.next_step, left.trained) == (appends // 6, False)
     assert (left.path / "rollouts.jsonl").stat().st_size > 0
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", "continuation", str(path), "--runs", str(runs)])
-    assert ended.value.code == 0
+    trb_shows(capsys, "probe", "continuation", path, "--runs", runs)
     assert made_by(runs, run.unit_id) == made_by(path.parent / "runs", run.unit_id)
 
 
@@ -361,10 +360,8 @@ def test_excerpts_are_rollouts_of_the_probe(path: Path) -> None:
 
 
 def test_the_command_prints_json_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", "continuation", str(path), "--runs", str(path.parent / "runs"), "--json"])
-    assert ended.value.code == 0
-    (found,) = json.loads(capsys.readouterr().out)["probes"]
+    asked = ["probe", "continuation", path, "--runs", path.parent / "runs", "--json"]
+    (found,) = json.loads(trb_shows(capsys, *asked))["probes"]
     assert (found["unit"], found["epsilon"], found["seed"]) == (finished(path).unit_id, 0.3, 0)
     cells = [(row["continuer"], row["t"]) for row in found["rows"]]
     assert cells == list(product(CONTINUERS, LENGTHS))

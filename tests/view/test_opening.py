@@ -6,20 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.view import opening
 from tests.fake_runs import QUICKSTART
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line with which `trb view` ends."""
-    with pytest.raises(SystemExit) as ended:
-        main(["view", *words])
-    assert ended.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    return line
+from tests.sweeps import trb_refuses
 
 
 @pytest.fixture
@@ -31,7 +20,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_terminal_status_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = refused(capsys, str(QUICKSTART), "--runs", str(tmp_path))
+    line = trb_refuses(capsys, "view", str(QUICKSTART), "--runs", str(tmp_path))
     assert f"trb status {QUICKSTART}" in line
 
 
@@ -40,12 +29,12 @@ def test_a_runs_folder_that_is_not_there_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "nowhere"
-    assert "nowhere" in refused(capsys, str(QUICKSTART), "--runs", str(missing))
-    assert "nowhere" in refused(capsys, "--runs", str(missing))
+    assert "nowhere" in trb_refuses(capsys, "view", str(QUICKSTART), "--runs", str(missing))
+    assert "nowhere" in trb_refuses(capsys, "view", "--runs", str(missing))
 
 
 @pytest.mark.usefixtures("terminal")
 def test_an_experiment_that_is_not_there_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "quickstrat" in refused(capsys, "quickstrat", "--runs", str(tmp_path))
+    assert "quickstrat" in trb_refuses(capsys, "view", "quickstrat", "--runs", str(tmp_path))
