@@ -245,12 +245,15 @@ def _collapses(
         runs = range(len(next(iter(by_step.values()))))
         found[method] = Collapse(tuple(_collapse_step(by_step, run, untrained) for run in runs))
     reference = found.get(REFERENCE)
-    if reference is not None:
-        for method, own in found.items():
-            if method != REFERENCE:
-                counts = (own.collapsed, own.runs), (reference.collapsed, reference.runs)
-                p = (len(found) - 1) * significance.collapse_p(*counts)
-                found[method] = replace(own, p_value=min(1.0, p))
+    # One run says as little of collapses as of scores.
+    tested = [method for method, own in found.items() if method != REFERENCE and own.runs > 1]
+    if reference is None or reference.runs == 1:
+        return found
+    for method in tested:
+        own = found[method]
+        counts = (own.collapsed, own.runs), (reference.collapsed, reference.runs)
+        p = min(1.0, len(tested) * significance.collapse_p(*counts))
+        found[method] = replace(own, p_value=p)
     return found
 
 

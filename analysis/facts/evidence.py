@@ -61,7 +61,7 @@ class Collapse:
     `steps` has for each run, in the order of seeds, the evaluated step from which on its average
     lies below the untrained student's; None for a run that ends above it or equal. `p_value` is
     two-sided, that as many of vanilla's runs do so, by Fisher's exact test, corrected for the
-    number of methods (Bonferroni); None without vanilla, and for vanilla itself.
+    number of methods (Bonferroni); None with one run, without vanilla, and for vanilla itself.
     """
 
     steps: tuple[int | None, ...]
