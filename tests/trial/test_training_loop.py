@@ -574,7 +574,7 @@ class Logged:
 
 
 def step_of(method: str, knobs: dict[str, Any], run: Logged) -> TrainingStep:
-    unit = Unit("a", "trial", "tiny", method, knobs, 0, (), 10, 0, {})
+    unit = Unit("a", "trial", "tiny", 0, 10, {}, method=method, knobs=knobs)
     spec = SimpleNamespace(unit=unit)
     trial = SimpleNamespace(spec=spec, run=run, roles=None, tokenizer=None, grader=None)
     return TrainingStep(cast(Any, trial), cast(Any, None))
