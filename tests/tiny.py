@@ -212,7 +212,7 @@ def worker_spec(
             optimizer=optimizer or Optimizer(warmup_steps=0),
         ),
     )
-    unit = Unit("tiny", "trial", "tiny", None, {}, 0, (), 1, 0, {})
+    unit = Unit("tiny", "trial", "tiny", 0, 1, {})
     start, goal = (ModelFolder(str(folder / owner)) for owner in ("student", "teacher"))
     runtime = Runtime(
         rollout_batch=rollout_batch,
