@@ -139,10 +139,12 @@ def _draw_line(
 def picture(data: SetupRuns) -> Picture:
     """Best-over-training scores over the grids of all methods but vanilla."""
     families: dict[str, list[ScoredSetting]] = {}
-    # Vanilla has no knobs, and is the dashed line across all panels.
     for setting in data.settings:
-        if setting.method != REFERENCE:
-            families.setdefault(setting.method, []).append(setting)
+        families.setdefault(setting.method, []).append(setting)
+    # Vanilla is the dashed line across all panels; at several learning rates it has its own, too.
+    reference = families.get(REFERENCE, [])
+    if len(reference) == 1:
+        del families[REFERENCE]
     grids = []
     for method, family in families.items():
         grid = curves.method_grid(family, data.candidates(method))
@@ -151,5 +153,7 @@ def picture(data: SetupRuns) -> Picture:
     if not any(grid.x for grid in grids):
         missing = "no method that has several settings has been evaluated yet"
         return Picture(CAPTION, data.name, missing=missing)
-    vanilla = curves.best_over_training(data.candidates(REFERENCE), {})
+    candidates = data.candidates(REFERENCE)
+    scores = [curves.best_over_training(candidates, setting.knobs) for setting in reference]
+    vanilla = max(filter(None, scores), key=lambda score: score.mean, default=None)
     return Picture(CAPTION, data.name, partial(draw, grids, vanilla, data.title), BASIS)

@@ -30,7 +30,7 @@ from orchestrator.experiment.load import (
     names_experiment,
     resolved,
 )
-from orchestrator.experiment.methods import METHODS, method_key, null_overrides
+from orchestrator.experiment.methods import LR, METHODS, RATE, Knob, method_key, null_overrides
 from orchestrator.rules import Entry, entries, entry
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -192,9 +192,9 @@ def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
 
 def _knobs() -> Iterator[Key]:
     for key, method in METHODS.items():
-        for name, knob in method.knobs.items():
-            meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
-            yield Key(f"methods.{key}.{name}", _kind(entry(knob.type)), "—", meaning, {})
+        for name, knob in method.own_knobs.items():
+            yield _knob(f"methods.{key}.{name}", knob)
+    yield _knob(f"methods.{ANY}.{LR}", RATE)
     meaning = (
         "Where this method's trials live, if not as runtime.placement says: "
         "a mode, or {mode, gpus, role_gpus, cpus}."
@@ -207,6 +207,11 @@ def _knobs() -> Iterator[Key]:
         "Seeds of this method, if not the experiment's.",
         {},
     )
+
+
+def _knob(name: str, knob: Knob) -> Key:
+    meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
+    return Key(name, _kind(entry(knob.type)), "null" if knob.optional else "—", meaning, {})
 
 
 def _kind(declared: Entry) -> str:

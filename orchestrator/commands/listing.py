@@ -59,8 +59,8 @@ def _experiments(_: Path) -> Rows:
 
 def _methods(_: Path) -> Rows:
     for key, method in METHODS.items():
-        described = [f"{name}: {knob.describe()}" for name, knob in method.knobs.items()]
-        yield method.short, key, method.title, "; ".join(described) or "no knobs"
+        described = [f"{name}: {knob.describe()}" for name, knob in method.own_knobs.items()]
+        yield method.short, key, method.title, "; ".join(described) or "none"
 
 
 def _setups(_: Path) -> Rows:
@@ -93,7 +93,7 @@ def _results(runs: Path) -> Rows:
 
 KINDS: dict[str, tuple[Sequence[str], Callable[[Path], Rows]]] = {
     "experiments": (("name", "what it is"), _experiments),
-    "methods": (("label", "key", "full name", "knobs"), _methods),
+    "methods": (("label", "key", "full name", "knobs beside lr"), _methods),
     "setups": (("name", "title"), _setups),
     "benchmarks": (("key", "problems", "file below data_dir"), _benchmarks),
     "results": (("folder", "digest", "last submit (UTC)", "its command"), _results),

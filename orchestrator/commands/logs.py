@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.commands.arguments import EXPERIMENT, Parser, add_differences, add_runs, load
 from orchestrator.errors import UserError, did_you_mean
 from orchestrator.experiment.load import names_experiment
-from orchestrator.experiment.methods import METHODS
+from orchestrator.experiment.methods import LR, METHODS
 from orchestrator.experiment.units import label_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
@@ -154,10 +154,16 @@ def _labels(folder: Path) -> list[str]:
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
         # The file has its keys sorted, and a label has knobs in the order of the method's row.
-        order = METHODS[unit["method"]].knobs if unit["knobs"] else ()
-        knobs = {name: unit["knobs"][name] for name in order}
-        label = label_of(unit["kind"], unit["method"], knobs)
-        seeded = f"{label} seed {unit['seed']}"
-        return [label, seeded, f"{unit['setup']} {label}", f"{unit['setup']} {seeded}"]
+        order = METHODS[unit["method"]].knobs if unit["method"] else ("rank", "lr")
+        knobs = {name: unit["knobs"][name] for name in order if name in unit["knobs"]}
+        # An experiment that gives the learning rate shares the runs of one that leaves it out.
+        training = unit.get("identity", {}).get("training")
+        rate = {LR: training["optimizer"][LR]} if training and LR not in knobs else {}
+        labels = []
+        for settings in (knobs, knobs | rate):
+            label = label_of(unit["kind"], unit["method"], settings)
+            seeded = f"{label} seed {unit['seed']}"
+            labels += [label, seeded, f"{unit['setup']} {label}", f"{unit['setup']} {seeded}"]
+        return labels
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []  # it is damaged, or another version wrote it

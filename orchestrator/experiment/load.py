@@ -271,6 +271,8 @@ def _parse_methods(
                 raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
         grids[method] = {}
         for name, knob in knobs.items():
+            if knob.optional and body.get(name) is None:
+                continue
             grids[method][name] = _values(f"{key}.{name}", knob, body.get(name))
         if PLACEMENT_KEY in body:
             own = body[PLACEMENT_KEY]

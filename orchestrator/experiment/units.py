@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +17,11 @@ from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.experiment.identity import base_identity, sft_identity, trial_identity
 from orchestrator.experiment.methods import (
     BASE,
+    LR,
     METHODS,
     adapters,
     method_label,
+    rate_of,
     supervised_updates,
 )
 from orchestrator.models.identity import Models, digest
@@ -110,6 +112,10 @@ class _Pair:
     models: Models
     final: bool
 
+    def at(self, lr: float | None) -> _Pair:
+        """The pair with the setup at a learning rate; None leaves it unchanged."""
+        return replace(self, setup=at_rate(self.setup, lr))
+
 
 def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
     """Make all units of `experiment`; each unit comes after the units that it depends on.
@@ -131,11 +137,29 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
                 knobs = dict(zip(grid, values, strict=True))
                 for seed in seeds:
                     if METHODS[method].updates_before is not None:
-                        stage = _sft(pair, seed, base_placement, adapters(method, knobs))
+                        stage = _sft(pair, method, knobs, seed, base_placement)
                         stages[stage.id] = stage
                     trials.append(_trial(pair, method, knobs, seed, placement))
         units += [*stages.values(), *trials]
     return units
+
+
+def at_rate(setup: Setup, lr: float | None) -> Setup:
+    """The setup with another `training.optimizer.lr`; itself with None or its own."""
+    optimizer = setup.training.optimizer
+    if lr is None or lr == optimizer.lr:
+        return setup
+    training = replace(setup.training, optimizer=replace(optimizer, lr=lr))
+    return replace(setup, training=training)
+
+
+def setup_of(unit: Unit, experiment: Experiment) -> Setup:
+    """The setup of a unit at the learning rate with which it trains.
+
+    That rate is a part of its identity, for trials and supervised stages alike.
+    """
+    setup = experiment.setups[unit.setup]
+    return at_rate(setup, unit.identity["training"]["optimizer"]["lr"]) if unit.trains else setup
 
 
 def with_seed(
@@ -147,8 +171,7 @@ def with_seed(
     assert unit.method is not None, "only trials have settings"
     stage = []
     if unit.depends_on:
-        of_stage = adapters(unit.method, unit.knobs)
-        stage = [_sft(pair, seed, experiment.runtime.placement, of_stage)]
+        stage = [_sft(pair, unit.method, unit.knobs, seed, experiment.runtime.placement)]
     return [*stage, _trial(pair, unit.method, unit.knobs, seed, unit.placement)]
 
 
@@ -211,13 +234,16 @@ def _base_eval(pair: _Pair, placement: Placement) -> Unit:
     )
 
 
-def _sft(pair: _Pair, seed: int, placement: Placement, knobs: dict[str, Any]) -> Unit:
-    identity = sft_identity(pair.setup, pair.models, seed, knobs)
+def _sft(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
+    """The supervised stage of a setting; it trains at the setting's learning rate, if any."""
+    lr, of_adapters = rate_of(method, knobs), adapters(method, knobs)
+    pair = pair.at(lr)
+    identity = sft_identity(pair.setup, pair.models, seed, of_adapters)
     return Unit(
-        id=_id([pair.name, "sft"], knobs, seed, identity),
+        id=_id([pair.name, "sft"], of_adapters, seed, identity),
         kind="sft",
         setup=pair.name,
-        knobs=knobs,
+        knobs=of_adapters if lr is None else {LR: lr},
         seed=seed,
         steps=pair.setup.training.sft.updates,
         identity=identity,
@@ -233,13 +259,16 @@ def _trial(
     steps, first_batch = pair.setup.training.steps, 0
     updates = supervised_updates(method, knobs)
     if updates is not None:
-        depends_on = (_sft(pair, seed, placement, adapters(method, knobs)).id,)
+        depends_on = (_sft(pair, method, knobs, seed, placement).id,)
         if pair.setup.training.sft.after == "continue":
             steps, first_batch = steps - updates, updates
     stage = depends_on[0] if depends_on else None
-    identity = trial_identity(pair.setup, pair.models, method, knobs, seed, stage)
+    # The rate counts where the setup has it, so that equal trainings have equal ids.
+    own = {name: knobs[name] for name in METHODS[method].own_knobs}
+    pair = pair.at(rate_of(method, knobs))
+    identity = trial_identity(pair.setup, pair.models, method, own, seed, stage)
     return Unit(
-        id=_id([pair.name, method], knobs, seed, identity),
+        id=_id([pair.name, method], own, seed, identity),
         kind="trial",
         setup=pair.name,
         method=method,

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.config import Experiment, Setup
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.evaluation_protocol import FRESH
-from orchestrator.experiment.units import Family, Unit, families
+from orchestrator.experiment.units import Family, Unit, families, setup_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.snapshot import RunSnapshot
 
@@ -70,8 +70,8 @@ class Study:
             run.remember()
 
     def setup_of(self, unit: Unit) -> Setup:
-        """The setup that a unit belongs to."""
-        return self.experiment.setups[unit.setup]
+        """The setup that a unit belongs to, at the learning rate of the unit."""
+        return setup_of(unit, self.experiment)
 
     def evaluation_ids(self, setup: str, repetition: int = 0) -> dict[str, str]:
         """Benchmark key → evaluation id of a setup, in the order of the table's columns.

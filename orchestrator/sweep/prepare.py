@@ -12,7 +12,7 @@ from orchestrator.data.benchmarks import lacking
 from orchestrator.data.sources import SOURCES, fetch
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.experiment.methods import supervised_updates
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Unit, setup_of
 from orchestrator.models.locate import (
     check_passes,
     check_same_tokens,
@@ -127,7 +127,7 @@ def worker_spec(
         initial = ModelFolder(
             str(stage.checkpoint_path(updates)), stage.checkpoint_files(updates), stage.remedy
         )
-    setup = experiment.setups[unit.setup]
+    setup = setup_of(unit, experiment)
     return WorkerSpec(
         unit, setup, experiment.runtime, student, teacher, initial, experiment.data_dir
     )

@@ -77,7 +77,7 @@ class Engines:
 
 def lora_of(unit: Unit) -> Lora | None:
     """The adapters that a supervised stage trains; None for a stage of all weights, and for trials."""
-    if not unit.is_supervised or not unit.knobs:
+    if not unit.is_supervised or "rank" not in unit.knobs:
         return None
     rank = unit.knobs["rank"]
     return Lora(rank, alpha=rank, lr=unit.knobs["lr"], seed=unit.seed)

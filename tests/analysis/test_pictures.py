@@ -14,6 +14,7 @@ from analysis import results
 from analysis.facts.facts import facts
 from analysis.figures.catalog import pictures
 from analysis.figures.picture import Picture
+from analysis.table.formats import to_csv
 from analysis.table.model import results_table
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
@@ -74,6 +75,25 @@ def test_scores_alone_give_trajectories_and_the_sweep(tmp_path: Path, one_seed: 
     # The best of its family is shown, not every run.
     shown = [line.get_label() for line in figure.axes[0].get_lines()]
     assert shown == ["Vanilla", r"TRB $\varepsilon_0$=0.05, $K$=12"]
+
+
+def test_rates_of_vanilla_have_a_panel_and_the_dashed_line_is_its_best(tmp_path: Path) -> None:
+    loaded = experiment, units = quickstart("methods.vanilla.lr=[0.0003,0.0008]")
+    low, high = units_of(units, "vanilla")
+    write_run(tmp_path, experiment, low, {20: [2, 2]})
+    write_run(tmp_path, experiment, high, {20: [1, 1]})
+    table = results_table(Study(*loaded, tmp_path))
+    [row] = [row for row in table.rows if row.method == "vanilla"]
+    assert "lr=0.0003" in to_csv(table)
+    assert row.label == "Vanilla"
+    figure = by_kind(loaded, tmp_path)["sweep"].figure
+    assert figure is not None
+    [axes] = figure.axes
+    assert (panel_title(axes), axes.get_xlabel()) == ("Vanilla", r"$\eta$")
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.0003", "0.0008"]
+    points, dashed = axes.get_lines()
+    assert list(points.get_ydata()) == [50, 25]
+    assert set(dashed.get_ydata()) == {50}
 
 
 def test_steps_alone_give_what_needs_no_scores(tmp_path: Path, one_seed: Loaded) -> None:

@@ -42,8 +42,9 @@ def test_every_field_has_a_meaning_in_a_sentence(schema: type) -> None:
 def test_every_knob_of_every_method_is_a_key() -> None:
     names = {key.name for key in all_keys()}
     assert {
-        f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.knobs
+        f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.own_knobs
     } < names
+    assert "methods.NAME.lr" in names  # for all that have no `lr` of their own
     assert {
         "runtime.placement.gpus",
         "(setup) student.recipe.wrong_step",
@@ -81,6 +82,9 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
     assert key["kind"] == "whole number"
 
 
+EVERY_METHODS = ["methods.NAME.lr", "methods.NAME.placement", "methods.NAME.seeds"]
+
+
 @pytest.mark.parametrize(
     ("word", "names"),
     [
@@ -90,6 +94,7 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
             "lr",
             [
                 "methods.simple_opd.lr",
+                "methods.NAME.lr",
                 "training.optimizer.lr",
                 "(setup) student.recipe.lr",
                 "(setup) teacher.recipe.lr",
@@ -98,17 +103,17 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
         ("evaluation.benchmarks.mine.n", ["evaluation.benchmarks.NAME.n"]),
         (
             "methods.skd",
-            ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"],
+            ["methods.skd.K", "methods.skd.tau_T", *EVERY_METHODS],
         ),
         (
             "skd",
-            ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"],
+            ["methods.skd.K", "methods.skd.tau_T", *EVERY_METHODS],
         ),
         (
             "Fixed ε",
-            ["methods.fixed_epsilon.epsilon", "methods.NAME.placement", "methods.NAME.seeds"],
+            ["methods.fixed_epsilon.epsilon", *EVERY_METHODS],
         ),
-        ("vanilla", ["methods.NAME.placement", "methods.NAME.seeds"]),
+        ("vanilla", EVERY_METHODS),
     ],
 )
 def test_keys_are_found_by_name_beginning_end_or_method(word: str, names: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ from tests.sweeps import trb_here
 def describe(run: RunWriter, unit: Unit) -> None:
     keys = ("kind", "setup", "method", "knobs", "seed")
     run.describe({"unit": {key: getattr(unit, key) for key in keys}}, dict)
+
+
+GIVEN = "methods.vanilla.lr=0.0008"  # as the setup has it
 
 
 @pytest.fixture
@@ -76,6 +80,20 @@ def test_a_label_means_all_of_its_seeds(tmp_path: Path, units: list[Unit]) -> No
         describe(run, stage)
     assert find_units("supervised stage", tmp_path) == [stage.id]
     assert stage.label == "Supervised stage"
+
+
+def test_runs_at_a_given_rate_are_those_of_the_setup_with_its_label(tmp_path: Path) -> None:
+    """An experiment that gives the rate meets the runs of one that leaves it out."""
+    [plain], [given] = (units_of(quickstart(*more)[1], "vanilla") for more in ((), (GIVEN,)))
+    assert (plain.id, plain.label, given.label) == (given.id, "Vanilla", "Vanilla lr=0.0008")
+    with closing(RunWriter(tmp_path, plain.id)) as run:
+        run.describe({"unit": asdict(plain)}, dict)
+    for name in ("vanilla", "Vanilla lr=0.0008", "arithmetic vanilla lr=0.0008 seed 0"):
+        assert find_units(name, tmp_path) == [plain.id], name
+    [_, stage] = units_of(quickstart("methods.sft_warmup.lr=[0.0008,0.0003]")[1], "sft")
+    with closing(RunWriter(tmp_path, stage.id)) as run:
+        run.describe({"unit": asdict(stage)}, dict)
+    assert find_units("supervised stage lr=0.0003", tmp_path) == [stage.id]
 
 
 def test_what_means_several_or_none_is_refused_with_names(

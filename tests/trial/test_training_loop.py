@@ -21,7 +21,7 @@ from orchestrator.data.prompts import token_texts
 from orchestrator.engines.interface import ModelFolder, WeightsRef
 from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.units import Unit, expand
+from orchestrator.experiment.units import Unit, expand, setup_of
 from orchestrator.grading.grader import Grade
 from orchestrator.liveness import heartbeat
 from orchestrator.models.identity import model_identity
@@ -71,6 +71,7 @@ def worker_spec(
         build_embedded(model_identity(model, setup), folder / role)
     unit = next(unit for unit in expand(experiment) if unit.kind == "trial")
     start, teacher = models["student"], models["teacher"]
+    setup = setup_of(unit, experiment)
     return WorkerSpec(unit, setup, experiment.runtime, start, teacher, start, str(folder))
 
 
@@ -137,10 +138,15 @@ class Mistaken(Inline):
         return super().call(role, method, *arguments)
 
 
-def trained(folder: Path, roles_of: Callable[[WorkerSpec], Inline], lr: float) -> RunWriter:
+def trained(
+    folder: Path,
+    roles_of: Callable[[WorkerSpec], Inline],
+    lr: float,
+    methods: Mapping[str, Any] = VANILLA,
+) -> RunWriter:
     """A closed run of two steps, whose first update has the full rate."""
     folder.mkdir()
-    spec = worker_spec(folder, ROWS, {"lr": lr, "warmup_steps": 0})
+    spec = worker_spec(folder, ROWS, {"lr": lr, "warmup_steps": 0}, methods)
     roles = roles_of(spec)
     with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
         try:
@@ -148,6 +154,23 @@ def trained(folder: Path, roles_of: Callable[[WorkerSpec], Inline], lr: float) -
         finally:
             roles.close()
     return run
+
+
+def test_a_rate_of_a_method_trains_as_the_rate_of_a_setup(tmp_path: Path) -> None:
+    """The same directory, and the same bytes in it; another rate gives other weights."""
+    files = {}
+    for name, lr, methods in (
+        ("setup's", 5e-3, VANILLA),
+        ("knob", 1e-3, {"vanilla": {"lr": 5e-3}}),
+        ("other", 1e-3, VANILLA),
+    ):
+        run = trained(tmp_path / name, Inline, lr, methods)
+        weights = run.checkpoint_path(2) / "model.safetensors"
+        metrics = (run.path / "metrics.jsonl").read_bytes()
+        files[name] = (run.path.name, weights.read_bytes(), metrics)
+        assert {row["lr"] for row in run.metrics()} == {1e-3 if name == "other" else 5e-3}
+    assert files["knob"] == files["setup's"]
+    assert not set(files["knob"]) & set(files["other"])
 
 
 @pytest.mark.parametrize("mistake", ["stale", "torn"])
