@@ -7,7 +7,6 @@ The first seven are the paper's, in the order of its main table; rivals and cont
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,13 @@ from pydantic import Field
 from orchestrator.config import Setup, Training
 from orchestrator.engines import catalog
 from orchestrator.errors import did_you_mean, one_of, refuse
+from orchestrator.experiment.schedules import (
+    annealed,
+    annealed_temperature,
+    annealed_veto,
+    falling_prefix,
+    growing_limit,
+)
 from orchestrator.policy.spec import (
     Behavior,
     Bridge,
@@ -104,44 +110,6 @@ RATE = Knob(
     r"$\eta$",
     optional=True,
 )
-
-
-# --- schedules ---
-
-
-def annealed(start: float, horizon: int, step: int) -> float:
-    """A budget or weight that falls linearly to zero: start·(1 − k/K) for k < K, then exactly 0.
-
-    The KL budget ε_k of the trust region is one (paper, Section 4.3).
-    """
-    return start * (1 - step / horizon) if step < horizon else 0.0
-
-
-def annealed_temperature(tau0: float, horizon: int, step: int) -> float:
-    """τ_k = τ0 + (1 − τ0)·k/E for k < E, then exactly 1."""
-    return tau0 + (1 - tau0) * step / horizon if step < horizon else 1.0
-
-
-def annealed_veto(beta_start: float, total_steps: int, step: int) -> float:
-    """β_k = β_start(1 − k/N) over the whole run (Veto, 2601.07155)."""
-    return beta_start * (1 - step / total_steps)
-
-
-def falling_prefix(longest: int, horizon: int, step: int) -> int:
-    """Length of the teacher's prefix of a response: `longest` at step 0, falling to exactly 0.
-
-    m_k = round(M·½(1 + cos(πk/K))) for k < K, a cosine as in TrOPD (2606.01249).
-    """
-    if step >= horizon:
-        return 0
-    return round(longest * (1 + math.cos(math.pi * step / horizon)) / 2)
-
-
-def growing_limit(start: int, horizon: int, step: int, longest: int) -> int:
-    """Tokens of a response: `start` at step 0, growing linearly to `longest` over `horizon` steps."""
-    if step >= horizon:
-        return longest
-    return start + (longest - start) * step // horizon
 
 
 def _with(behavior: Callable[[Any], Behavior], amount: float) -> Behavior:

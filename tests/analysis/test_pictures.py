@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis import results
@@ -92,8 +93,8 @@ def test_rates_of_vanilla_have_a_panel_and_the_dashed_line_is_its_best(tmp_path:
     assert (panel_title(axes), axes.get_xlabel()) == ("Vanilla", r"$\eta$")
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.0003", "0.0008"]
     points, dashed = axes.get_lines()
-    assert list(points.get_ydata()) == [50, 25]
-    assert set(dashed.get_ydata()) == {50}
+    assert np.asarray(points.get_ydata()).tolist() == [50, 25]
+    assert set(np.asarray(dashed.get_ydata()).tolist()) == {50}
 
 
 def test_steps_alone_give_what_needs_no_scores(tmp_path: Path, one_seed: Loaded) -> None:
