@@ -228,9 +228,9 @@ def test_the_example_of_rates_counts_a_trial_for_each(
     """Rates multiply grids; at the setup's own rate the trials are those of a plain experiment."""
     plan = ("plan", "rates.yaml", "confirm=null", "--json")
     counted = {"vanilla": 6, "trust_region": 6, "sft_warmup": 2}
-    assert trials(shown(capsys, *plan)) == counted
+    assert trials(trb_shows(capsys, *plan)) == counted
     warm = "methods.sft_warmup.lr=[2e-4,4e-4]"
-    assert trials(shown(capsys, *plan, warm)) == counted | {"sft_warmup": 4}
+    assert trials(trb_shows(capsys, *plan, warm)) == counted | {"sft_warmup": 4}
     ids = {unit.id for unit in expand(load_experiment(here / "rates.yaml"))}
     plain = ("methods.vanilla.lr=null", "methods.trust_region.lr=null")
     assert {unit.id for unit in expand(load_experiment(here / "rates.yaml", plain))} < ids
