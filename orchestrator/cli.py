@@ -25,6 +25,7 @@ from orchestrator.errors import UNWRITABLE, UserError, did_you_mean, one_line, r
 COMMANDS = {
     # A sweep.
     "plan": ("commands.plan", "units, dependencies, memory, tokens, GPU-hours; runs nothing"),
+    "power": ("commands.power", "the seeds that find a difference, and the difference they find"),
     "submit": ("commands.submit", "run what is missing, then print the results table"),
     "cancel": (
         "commands.detach:cancel",

@@ -13,7 +13,14 @@ from fractions import Fraction
 import numpy as np
 
 from analysis.facts import intervals
-from analysis.facts.candidates import Candidate, Scored, Selected, read_counts, score_matrices
+from analysis.facts.candidates import (
+    Candidate,
+    Scored,
+    Selected,
+    read_counts,
+    score_matrices,
+    select,
+)
 from analysis.facts.evidence import (
     BenchmarkSource,
     Collapse,
@@ -117,6 +124,33 @@ def estimate(
     reach = over_runs.reach()
     low, high = max(lowest, float(value) - reach), min(highest, float(value) + reach)
     return Estimate(value, Interval(float(low), float(high)), "seeds")
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """How the finished runs of a method's chosen checkpoint scatter in their averages, in points.
+
+    `sampling` is the variance by the sampling of responses alone; None with one sample a problem.
+    """
+
+    setup: str
+    method: str
+    spread: RunSpread
+    sampling: float | None
+
+
+def finished_runs(study: Study) -> list[MethodRuns]:
+    """The runs of each method with two or more that differ: confirming ones, else the chosen ones."""
+    found = []
+    confirmed = {setup: confirmed_candidates(study, setup) for setup in study.experiment.setups}
+    for selected in select(study):
+        best = confirmed[selected.setup].get(selected.best.method, selected.best)
+        spread = run_spreads(best)[AVERAGE]
+        if best.complete and spread is not None and spread.deviation > 0:
+            alone = any(run.samples < 2 for runs in best.counts.values() for run in runs)
+            sampling = None if alone else PERCENT**2 * best.sampling[AVERAGE]
+            found.append(MethodRuns(selected.setup, best.method, spread, sampling))
+    return found
 
 
 def trained_runs(checkpoint: Scored) -> int:

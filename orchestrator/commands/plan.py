@@ -20,6 +20,7 @@ from orchestrator.commands.arguments import (
     say_pins,
     whole_number,
 )
+from orchestrator.commands.power import outlook, outlook_text
 from orchestrator.config import Experiment, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import benchmark_of, lacking, load_benchmark
@@ -95,12 +96,12 @@ def plan(
         _check_data(setup, study.experiment.data_dir, batches_of(study.units, name))
     _check_prompts(study)
     made = planned(study, gpu)
-    clock = _clock(study, made, gpus)
+    clock, power = _clock(study, made, gpus), outlook(with_confirmation(study))
     if as_json:
-        print(_text(to_json(made, clock)))
+        print(_text(to_json(made, clock) | {"power": power}))
         return 0
     console.print(render(made, clock, reasons(study) if why else None), highlight=False)
-    for note in _notes(study.experiment):
+    for note in [outlook_text(study, power), *_notes(study.experiment)]:
         console.print(note, highlight=False, markup=False)
     return 0
 

@@ -17,6 +17,8 @@ variances (Hasler and Hothorn 2008, "Multiple contrast tests in the presence of
 heteroscedasticity"). The benchmark's problems are taken as given: intervals say nothing about other
 problems.
 
+The last part computes the power of these tests, for the planning of runs.
+
 No test of means keeps its level where a run collapses with probability p and all n runs of a
 method may escape, which happens in (1 − p)ⁿ of sweeps. `collapse_p` compares how many collapsed,
 and `permutation_p` assumes no distribution, but that all runs come from the same one.
@@ -58,6 +60,17 @@ class RunSpread:
         """The squared standard error of the mean of the runs."""
         return self.deviation**2 / self.runs
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % limits of the standard deviation of all such runs, were these normal."""
+        from scipy.special import gammaincinv
+
+        half = (self.runs - 1) / 2
+        low, high = (
+            sqrt(half / gammaincinv(half, (1 + side * CONFIDENCE) / 2)) for side in (1, -1)
+        )
+        return low * self.deviation, high * self.deviation
+
 
 @dataclass(frozen=True)
 class TDistribution:
@@ -95,6 +108,15 @@ def spread_of(scores: Sequence[Real], sampling: float = 0.0) -> RunSpread | None
     variance = sum(float(score - mean) ** 2 for score in scores) / (len(scores) - 1)
     differ = variance > NOTHING
     return RunSpread(sqrt(max(variance if differ else 0.0, sampling)), len(scores), differ)
+
+
+def pooled(spreads: Sequence[RunSpread]) -> RunSpread:
+    """The spread of several methods together; it has as many runs as one method would need for its
+    degrees of freedom.
+    """
+    freedom = sum(spread.runs - 1 for spread in spreads)
+    variance = sum((spread.runs - 1) * spread.deviation**2 for spread in spreads) / freedom
+    return RunSpread(sqrt(variance), freedom + 1)
 
 
 def of_mean(spread: RunSpread | None) -> TDistribution | None:
@@ -293,3 +315,84 @@ def _of_control(labelled: Array, sizes: tuple[int, ...]) -> Array:
     errors = np.sqrt(squares[:, 1:] + squares[:, :1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(gaps < NOTHING, 0.0, gaps / np.where(errors > NOTHING, errors, 0.0))
+
+
+# --- power: the difference that so many runs find, and the runs that find a difference ---
+
+# Noncentral t has the power of the t test with a pooled variance. Welch's test has less of it with
+# few runs, .67 instead of .96 for eight standard deviations with two runs a method. Its power is
+# therefore integrated over the two variances that the runs may show (`_spreads`).
+
+POWER = 0.8
+MOST_RUNS = 100_000  # more of them are not looked for
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method and its control before they run: normal scores with these standard deviations.
+
+    `compared` methods are tested against the control, and p-values corrected for their number.
+    """
+
+    deviation: float
+    control: float
+    compared: int = 1
+
+    def power(self, difference: float, runs: int, level: float = LEVEL) -> float:
+        """The probability that `runs` of each of the two find the difference at the `level`.
+
+        It is exact without a correction. With one, its critical value takes the standard deviations
+        as known, and those of the other methods as equal to the method's own.
+        """
+        from scipy.special import ndtr
+
+        scale, weights = _spreads(runs - 1)
+        own, other = self.deviation**2 / runs, self.control**2 / runs
+        squares = own * scale[:, None] ** 2, other * scale**2  # of the errors that the runs show
+        shown = squares[0] + squares[1]
+        freedom = (runs - 1) * shown**2 / (squares[0] ** 2 + squares[1] ** 2)
+        reach, error = self._critical(freedom, runs, level) * np.sqrt(shown), sqrt(own + other)
+        found = ndtr((difference - reach) / error) + ndtr((-difference - reach) / error)
+        return float(weights @ found @ weights)
+
+    def runs_needed(self, difference: float, power: float = POWER) -> int | None:
+        """The fewest runs a method that find the difference; None for more than MOST_RUNS."""
+        few, enough = 1, 2
+        while self.power(difference, enough) < power:
+            if enough >= MOST_RUNS:
+                return None
+            few, enough = enough, min(2 * enough, MOST_RUNS)
+        while enough - few > 1:
+            middle = (few + enough) // 2
+            if self.power(difference, middle) < power:
+                few = middle
+            else:
+                enough = middle
+        return enough
+
+    def seen(self, runs: int, power: float = POWER) -> float:
+        """The difference that `runs` of each of the two find with the probability `power`."""
+        from scipy.optimize import brentq
+
+        error = sqrt((self.deviation**2 + self.control**2) / runs)
+        root: Any = brentq(lambda errors: self.power(errors * error, runs) - power, 0, 1e4)
+        return root * error
+
+    def _critical(self, freedom: Array, runs: int, level: float) -> Array:
+        """How many standard errors a difference with so many degrees of freedom has to pass."""
+        part = self.control**2 / (self.deviation**2 + self.control**2)
+        at, bounds = _bounds(round(part, 6), self.compared, runs, level)
+        return np.exp(np.interp(1 / freedom, at, bounds))
+
+
+@lru_cache(maxsize=1024)
+def _bounds(part: float, compared: int, runs: int, level: float) -> tuple[Array, Array]:
+    """1 ÷ ν for degrees of freedom that two methods of `runs` may show, and log bounds there."""
+    at = np.linspace(0.5, 1, 33) / (runs - 1)
+    bounds = []
+    for share in at:
+        # As in `adjusted`, a single difference has Student's own bound.
+        alone = TDistribution(1.0, 1 / float(share))
+        largest = _largest((part,) * compared)
+        bounds.append(alone.reach(level) if compared == 1 else largest.bound(level, alone.freedom))
+    return at, np.log(bounds)
