@@ -63,6 +63,7 @@ PAGES = [
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]
 RUN_HERE = (
     "plan",
+    "power",
     "config",
     "list",
     "status",

@@ -29,7 +29,7 @@ from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.evaluation_protocol import problems_wanted
 from orchestrator.experiment.methods import REFERENCE, method_label
 from orchestrator.experiment.units import Unit, families, with_seed
-from orchestrator.monitor.time_left import (
+from orchestrator.monitor.unit_status import (
     device_hours,
     device_of,
     left_of,
