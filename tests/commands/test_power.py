@@ -90,7 +90,7 @@ def test_confirming_runs_are_preferred(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_seed_costs_gpu_hours_by_the_plan(capsys: Capture, tmp_path: Path) -> None:
     """One more seed of a sweep of one seed is all of it but the untrained student's evaluation."""
-    words = ["paper-small", "--runs", str(tmp_path), "seeds=[0]"]
+    words = ["paper-small", "--runs", str(tmp_path), "seeds=[0]", "confirm.seeds=[]"]
     plan = document(capsys, "plan", *words)
     power = document(capsys, "power", *words, "--sd", "0.5")["one_more_seed"]
     whole, untrained = plan["totals"]["gpu_hours"]["total"], 0.0
