@@ -234,7 +234,7 @@ def seed_cost(study: Study) -> SeedCost:
     measured = measure(study)
     gpu = gpu_here(measured.calibrations)
     hours = total_gpu_hours(make_plan(experiment, chosen, None, measured, gpu, confirming))
-    return SeedCost(trials, device, hours and hours[TOTAL])
+    return SeedCost(trials, device, hours[TOTAL] if hours else None)
 
 
 def _core_hours(study: Study, units: Sequence[Unit], confirms: bool) -> Range | None:
