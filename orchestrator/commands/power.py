@@ -281,10 +281,11 @@ def show(
 
 def _cells(line: PowerLine, asked: Asked) -> list[str]:
     spread, pair = line.spread, asked.comparisons(line)
-    deviation = f"{spread.deviation:.2f}"
-    if spread.runs:
-        deviation += f" ({spread.interval[0]:.2f} – {spread.interval[1]:.2f})"
-    cells = [line.name, deviation, "" if line.name == POOLED else str(spread.runs or "")]
+    cells = [
+        line.name,
+        f"{spread.deviation:.2f}",
+        "" if line.name == POOLED else str(spread.runs or ""),
+    ]
     cells.append(f"{'≤ ' if line.assumed else ''}{sqrt(line.sampling):.2f}")
     if line.method == REFERENCE:
         return [*cells, *[""] * (len(asked.differences) + 1)]
