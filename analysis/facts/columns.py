@@ -1,7 +1,8 @@
 """The columns of the evidence: a row here is a column in every form of the table.
 
 Terminal, Markdown, LaTeX, the report, CSV, JSON, Parquet, frames and trackers go over these lists,
-so a column is added, renamed or explained in this file alone.
+so a column is added, renamed or explained in this file alone. A number that is not among the facts
+yet is a field in `facts.evidence` as well, computed in `facts.assess`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One row of a unit and of a family: its words, its cells, and the columns that fit into a width.
 
-Status, submit's live view and `trb view` render these rows; nothing else words a unit.
+Status, submit's live view and `trb view` render these rows; the lines of events in a pipe are
+worded in `commands.status`.
 """
 
 from __future__ import annotations

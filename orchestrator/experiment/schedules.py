@@ -1,4 +1,7 @@
-"""Schedules of methods over the steps of a run, as pure functions of the step."""
+"""Schedules of methods over the steps of a run, as pure functions of the step.
+
+That of the learning rate is `engines.common.learning.learning_rate`.
+"""
 
 from __future__ import annotations
 

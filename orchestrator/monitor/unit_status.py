@@ -1,4 +1,7 @@
-"""One row of a sweep: how far a unit is, and the words that every surface shows of it."""
+"""How far a unit is: its state and phase, and the names that surfaces have for them.
+
+`commands.unit_rows` makes the rows of status, submit and view from it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Behaviors and objectives as plain data: the policy that samples rollouts, and the loss of a step.
+"""Behaviors and objectives as plain data, and how many tokens a draft has.
+
+A behavior is the policy that samples rollouts, an objective the loss of a step.
 
 Imports no torch, so that plans can read them and any process can receive them. `policy.laws` has
 the law of each behavior, `policy.objective` the losses.
@@ -14,9 +16,9 @@ from typing import Protocol
 # γ changes the time, never the result. Two functions call `draft_length` here and cap its answer:
 #
 # - `ModelStore.draft_length` (`engines.torch.engine`) for the torch engine, on a GPU by the memory of
-#   a round (`engines.budget.longest_round`);
-# - `_draft_length` of `engines.sglang.engine`, by `engines.catalog.LONGEST_ROUND`, 16. The memory of
-#   a round then limits the requests that run at once (`engines.budget.fitting_round`).
+#   a round (`engines.memory.longest_round`);
+# - `_draft_length` of `engines.sglang.engine`, by `engines.memory.LONGEST_ROUND`, 16. The memory of
+#   a round then limits the requests that run at once (`engines.memory.fitting_round`).
 #
 # Both pass the behavior's `acceptance_guess`, the teacher's parameters ÷ the
 # student's as the ratio of costs, and the rows that are decoded at once. `runtime.draft_length` takes

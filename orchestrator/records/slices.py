@@ -4,7 +4,8 @@ An evaluation of a checkpoint is a rectangle: its problems by the samples that e
 Evaluators sample it in independent parts, and write one file for each part, for example
 `problems_0-250_of_500.samples_0-4.jsonl` in `evals/<evaluation id>/step_000020/`. A part is done
 once its file exists. `selection.pending_slices` says which parts are wanted, and `liveness.leases`
-keeps two evaluators from taking the same one.
+keeps two evaluators from taking the same one. If two do, the file that is there first counts
+(`records.writer`).
 """
 
 from __future__ import annotations
