@@ -1,8 +1,8 @@
 """Losses from hidden states and the LM head, chunk by chunk, and the learning rate of a step.
 
 All logits never exist at once. The forward pass computes the gradients of hidden states and head
-while a chunk's logits exist, so memory holds one chunk instead of tokens × vocabulary. A loss on a few logits of each token gathers
-only the rows of the head for these.
+while a chunk's logits exist, so memory holds one chunk instead of tokens × vocabulary. A loss on a
+few logits of each token gathers only the rows of the head for these.
 
 Shapes: N tokens, H hidden, V vocabulary rows, K gathered ids of each token.
 """
