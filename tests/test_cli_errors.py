@@ -86,7 +86,7 @@ OUT_OF_RANGE = [
     ("methods.skd.tau_T=0", "methods.skd.tau_T: 0", "> 0"),
     ("methods.skd.K=48", "methods.skd.K: 48", "47"),
     ("methods.vanilla.lr=[0]", "methods.vanilla.lr: 0", "> 0"),
-    ("methods.skd.lr=[1e-4,.inf]", "methods.skd.lr: inf", "> 0"),
+    ("methods.skd.lr=[1e-4,.inf]", "methods.skd.lr: inf", "finite"),
     ("methods.vanilla.lr=[]", "methods.vanilla.lr: missing", "> 0"),
     ("methods.vanilla.lr=[1e-4,0.0001]", "methods.vanilla.lr: [0.0001, 0.0001]", "once"),
     ("training.top_k=48", "training.top_k: 48", "47"),
@@ -184,7 +184,7 @@ def test_values_at_a_limit_are_taken() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        ("", "no COMMAND given", "plan, submit", "trb --help"),
+        ("", "no COMMAND given", "plan, power, submit", "trb --help"),
         ("submt", "COMMAND: 'submt'", "did you mean submit?"),
         ("submit", "EXP.yaml is missing", "trb submit", "EXP.yaml [key=value ...]"),
         ("plan quickstrat.yaml", "quickstrat.yaml: no such file", "did you mean quickstart?"),

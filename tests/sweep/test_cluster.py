@@ -150,7 +150,7 @@ class Trial:
     def gpus(self, spec):
         from orchestrator.workers.actors import start_roles
 
-        actors = start_roles(spec).rollout.transport._actors
+        actors = start_roles(spec)._actors
         return {role: ray.get(actor.__ray_call__.remote(own)) for role, actor in actors.items()}
 
 def own(host):
