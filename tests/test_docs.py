@@ -21,6 +21,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from analysis.labels import benchmark_key, benchmark_label
+from analysis.numbers import signed, tenths_text
 from orchestrator import cli
 from orchestrator.commands.arguments import Parser
 from orchestrator.data import arithmetic, benchmarks
@@ -474,3 +475,28 @@ def test_the_examples_of_the_help_are_commands(capsys: pytest.CaptureFixture[str
     assert lines
     for line in lines:
         cli.parse(cli.trb_parser(), shlex.split(line)[1:])
+
+
+# --- quoted tables ---
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [(ROOT / "README.md", "## The result"), (DOCS / "read-the-table.md", "## Five seeds")],
+)
+def test_the_headline_is_that_of_the_stored_results(page: Path, heading: str) -> None:
+    """`tests/quoted/derailing-seeds.json` has the records of `trb table --format json` of the sweep
+    that both pages quote.
+    """
+    stored = json.loads((ROOT / "tests/quoted/derailing-seeds.json").read_text("utf-8"))
+    text = page.read_text("utf-8").partition(heading)[2]
+    for found in stored["confirmed"]:
+        label = methods.method_label(found["method"])
+        row = next(line for line in text.splitlines() if line.startswith(f"| {label}"))
+        reach = found["ci_high"] - found["score"]
+        assert f"| {tenths_text(found['score'])} ± {tenths_text(reach)} |" in row
+        if found["minus_vanilla"] is not None:
+            gap, low, high = (signed(found[f"minus_vanilla{end}"]) for end in ("", "_low", "_high"))
+            assert f"| {gap} [{low}, {high}] |" in row
+            quoted = float(row.rstrip(" |").rpartition("|")[2])
+            assert quoted == pytest.approx(found["p_value"], abs=0.005)
