@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import psutil
 
 from orchestrator.errors import UserError, one_line
-from orchestrator.liveness.children import Child, ChildLost, Parent, serve
+from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Parent, serve
 
 CheckVerdict = Literal["ok", "warn", "fail", "skipped"]
 
@@ -118,18 +119,36 @@ def required(check: Check, subject: Any) -> Found:
     return found
 
 
+def required_apart(check: Check, subject: Any, unmade: str) -> Found:
+    """As `required`, in a process of its own; an error of the check is raised as it is.
+
+    `unmade` begins the line of a check that fails, or whose process dies or takes too long.
+    """
+    with TemporaryDirectory() as folder:
+        try:
+            found = _made_apart(check, subject, Path(folder) / "log.txt", raises=True)
+        except ChildFailed as failed:
+            raise failed.error from None
+    if found.verdict == "fail":
+        raise UserError(f"{unmade}: {'; '.join(filter(None, [found.detail, found.change]))}")
+    return found
+
+
 # --- in a process of its own ---
 
 
-def _made_apart(check: Check, subject: Any, log: Path) -> Found:
-    """Make a check in a process, to its end or to its limit."""
+def _made_apart(check: Check, subject: Any, log: Path, raises: bool = False) -> Found:
+    """Make a check in a process, to its end or to its limit.
+
+    An error of the check is a finding; with `raises` it is a ChildFailed.
+    """
     began = time.monotonic()
     family: set[psutil.Process] = set()
     found: Found | None = None
     with log.open("wb+") as output:
         child = Child(MODULE, check.name, {"PYTHONUNBUFFERED": "1"}, output)
         try:
-            child.send((check, subject, began + STANDS_AT * check.limit_s))
+            child.send((check, subject, began + STANDS_AT * check.limit_s, raises))
             found = _await(child, began + check.limit_s, family)
         except ChildLost:
             pass
@@ -202,15 +221,15 @@ def _last_line(log: Path) -> str:
     return f"; its last line: {lines[-1].strip()[:200]}" if lines else ""
 
 
-def serve_check(call: tuple[Check, Any, float], parent: Parent) -> None:
-    """Make a check in its own process, and send the finding.
+def serve_check(call: tuple[Check, Any, float, bool], parent: Parent) -> None:
+    """Make a check in its own process, and send the finding, or raise the check's error.
 
     The monotonic clock, which all processes share, tells when it prints where it stands.
     """
-    check, subject, late_at = call
+    check, subject, late_at, raises = call
     print(f"{check.name}, at most {check.limit_s:g} s", flush=True)
     faulthandler.dump_traceback_later(max(0.1, late_at - time.monotonic()))
-    found = made(check, subject, traced=True)
+    found = check.run(subject) if raises else made(check, subject, traced=True)
     print(found, flush=True)
     parent.send(found)
 

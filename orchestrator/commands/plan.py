@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 
-from orchestrator.checks.check import Check, run_checks
+from orchestrator.checks.check import Check, required_apart
 from orchestrator.checks.experiment import checked_setup, renders
 from orchestrator.commands.arguments import (
     JSON,
@@ -136,10 +135,8 @@ def _check_prompts(study: Study) -> None:
     for name, setup in study.experiment.setups.items():
         if setup.prompt.kind == "chat" and local_folder(setup.teacher) is not None:
             check = Check(f"{name} prompt", renders, limit_s=RENDERED_WITHIN_S)
-            with TemporaryDirectory() as logs:
-                for checked in run_checks([check], checked_setup(study, name), Path(logs)):
-                    if checked.verdict == "fail":
-                        raise UserError(checked.detail)
+            unmade = f"{name}.teacher: a prompt cannot be rendered"
+            required_apart(check, checked_setup(study, name), unmade)
 
 
 def _notes(experiment: Experiment) -> list[str]:

@@ -54,6 +54,11 @@ def killed(folder: Path) -> Found:
     raise AssertionError
 
 
+def sleeps(subject: object) -> Found:
+    time.sleep(3600)
+    raise AssertionError
+
+
 def hangs(folder: Path) -> Found:
     """It has started a process in a session of its own, as engines are, whose parent is gone; and
     ignores SIGTERM.

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.checks.check import Checked, Found, run_checks
+from orchestrator.checks.check import Checked, Found, required_apart, run_checks
+from orchestrator.errors import UserError
 from tests.checks import fakes
 from tests.checks.fakes import check
 from tests.sweeps import ROOT, environment
@@ -168,3 +169,29 @@ def test_a_check_ends_with_its_command(tmp_path: Path) -> None:
             1:
         ]:  # an engine ends itself when its parent is gone; this one does not know how
             subprocess.run(["kill", "-9", str(pid)], check=True)
+
+
+def test_a_required_check_raises_its_own_error_from_its_process(tmp_path: Path) -> None:
+    assert required_apart(check(fakes.well), tmp_path, "no use") == fakes.well(tmp_path)
+    with pytest.raises(UserError, match=r"^engine\.sampler: 'sglang': expected torch, or"):
+        required_apart(check(fakes.refused), tmp_path, "no use")
+    with pytest.raises(ValueError, match="a sentence") as raised:
+        required_apart(check(fakes.raises), tmp_path, "no use")
+    assert type(raised.value) is ValueError
+    assert 'raise ValueError("a sentence' in "".join(raised.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("run", "limit_s", "line"),
+    [
+        (fakes.bad, 300, "no use: this is wrong; a remedy of its own"),
+        (fakes.exits, 300, "no use: its process died with code 3; its last line: what it printed"),
+        (fakes.hangs, 5, "no use: not done after 5 s, so it was ended; its last line: "),
+    ],
+)
+def test_a_required_check_that_cannot_be_made_is_said_in_a_line(
+    run: Callable[[Path], Found], limit_s: float, line: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as raised:
+        required_apart(check(run, limit_s), tmp_path, "no use")
+    assert str(raised.value).startswith(line)
