@@ -97,7 +97,8 @@ def _methods_table(plan: Plan) -> Table:
         words = [f"{name} {', '.join(f'{each:g}' for each in axes[name])}" for name in axes]
         counts = _by_setup([trials[method, name] for name in setups])
         rows.append([method_label(method), " × ".join(words), *counts])
-    if len(experiment.explored_seeds) > 1:
+    without_own = experiment.methods.keys() - experiment.method_seeds.keys()
+    if without_own and len(experiment.explored_seeds) > 1:
         each = "others" if experiment.method_seeds else "each"
         seeds = f"seed{'s' if len(experiment.seeds) > 1 else ''}"
         words = f"{each} with {seeds} {', '.join(map(str, experiment.seeds))}"
@@ -163,7 +164,9 @@ def _why(reasons: Sequence[Reason]) -> list[str]:
         lines.append(escape(f"{reason.unit.id}: {reason.why}"))
         if reason.nearest:
             more = len(reason.differences) - MOST_DIFFERENCES
-            shown = [*reason.differences[:MOST_DIFFERENCES], *[f"and {more} more"][: max(0, more)]]
+            shown = list(reason.differences[:MOST_DIFFERENCES])
+            if more > 0:
+                shown.append(f"and {more} more")
             lines.append(escape(f"  nearest: {reason.nearest}"))
             lines += [escape(f"    {difference}") for difference in shown]
     return lines
@@ -238,11 +241,16 @@ def _basis(plan: Plan) -> list[str]:
     if any(costs.factors.keys() - costs.sources.keys() for costs in plan.costs.values()):
         seconds = "the seconds of the engine that they ran on"
         lines.append(f"Finished runs gave lengths of responses and {seconds}.")
+    calibrated: dict[str, dict[str, list[str]]] = {}  # source of rates → setup → what it measured
     for name, costs in plan.costs.items():
-        for source in dict.fromkeys(costs.sources.values()):
-            keys = [key for key in costs.sources if costs.sources[key] == source]
-            words = ", ".join(MEASURED_WORDS[key] for key in keys if key in MEASURED_WORDS)
-            lines.append(f"{source[0].upper()}{source[1:]} ({name}: {words}).")
+        for key, source in costs.sources.items():
+            if key in MEASURED_WORDS:
+                of_setups = calibrated.setdefault(source, {})
+                of_setups.setdefault(name, []).append(MEASURED_WORDS[key])
+    for source, of_setups in calibrated.items():
+        measured = "; ".join(f"{name}: {', '.join(words)}" for name, words in of_setups.items())
+        rest = "All else is published or assumed."
+        lines.append(f"{source[0].upper()}{source[1:]} ({measured}). {rest}")
     if len(lines) == 1:
         assumed = "rates and lengths are published or assumed (orchestrator/planning/rates.py)"
         lines.append(f"No run measured an engine on this GPU yet: {assumed}.")

@@ -34,6 +34,7 @@ from orchestrator.selection.study import Study
 from orchestrator.sweep.schedule import TrainUnit
 from orchestrator.sweep.tuner import spending
 from tests.planning.plans import Loaded, paper, shown
+from tests.planning.plans import planned as whole_plan
 from tests.planning.test_seconds import finish, first
 from tests.sweeps import trb_shows
 
@@ -245,6 +246,23 @@ def test_the_plan_names_the_source_of_each_factor_and_random_weights(tmp_path: P
         assert costs.factors[phase].mid == pytest.approx(factor)
         assert costs.sources[phase] == why
         assert why.removeprefix("measured") in shown(made)
+
+
+def test_what_a_card_measured_is_said_once_for_all_setups() -> None:
+    made = whole_plan()
+    one, other = made.costs
+    card, made_up_models = "measured on this card", "measured on this card, random weights"
+    sources = {
+        one: {LEARN: card, ROLLOUT: made_up_models, PLAIN: made_up_models, SCORE: card},
+        other: {ROLLOUT: card, PASSING: made_up_models, LEARN: made_up_models},
+    }
+    costs = {name: replace(made.costs[name], sources=sources[name]) for name in made.costs}
+    lines = shown(replace(made, costs=costs)).splitlines()
+    assert [line.rstrip() for line in lines if line.startswith("Measured")] == [
+        f"Measured on this card ({one}: learning, scoring). All else is published or assumed.",
+        f"Measured on this card, random weights ({one}: decoding; {other}: weight change and "
+        "offload, learning). All else is published or assumed.",
+    ]
 
 
 def test_a_file_in_another_state_than_written_says_nothing(tmp_path: Path) -> None:

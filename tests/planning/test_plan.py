@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.engines.memory import Decoder
 from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at, needs_teacher
 from orchestrator.planning import costs, plan, work
 from orchestrator.planning.lengths import LAWS
@@ -27,6 +28,7 @@ from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of, write_run
 from tests.planning.by_hand import by_hand
 from tests.planning.plans import clock_of, document, known, planned, shown, totals_of
+from tests.sweeps import write_experiment
 
 METHODS = ("trust_region", "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
 ONLY_VANILLA = tuple(f"methods.{method}=null" for method in METHODS)
@@ -397,6 +399,19 @@ def test_many_setups_share_two_columns() -> None:
 
 
 # --- what is done ---
+
+
+def test_seeds_of_the_others_are_named_only_if_there_are_others(tmp_path: Path) -> None:
+    def text(own: dict[str, object], others: dict[str, object], seeds: list[int]) -> str:
+        methods = {"vanilla": own, "sft_warmup": {"K": [4], **others}}
+        path = write_experiment(tmp_path, methods, seeds=seeds)
+        return shown(plan.make_plan(load_experiment(path)))
+
+    assert "each with seeds 0, 1" in text({}, {}, [0, 1])
+    assert "others with seed 0" in text({"seeds": [0, 1]}, {}, [0])
+    of_all = text({"seeds": [0, 1]}, {"seeds": [1, 2]}, [0])
+    assert "seeds 1, 2" in of_all
+    assert "with seed" not in of_all
 
 
 def test_what_is_done_is_not_planned_again() -> None:
