@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     asked = Asked(
         options.power or POWER,
         options.difference or DIFFERENCES,
-        options.seeds or seeds_of(experiment),
+        options.seeds or max(2, seeds_of(experiment)),
         compared(experiment),
     )
     lines = lines_of(experiment, known, options.sd)
@@ -154,9 +154,9 @@ def compared(experiment: Experiment) -> int:
 
 
 def seeds_of(experiment: Experiment) -> int:
-    """The confirming seeds, else the most exploring seeds of any method; at least 2."""
+    """How many confirming seeds there are, else the most exploring seeds of any method."""
     explored = max(len(experiment.seeds_of(method)) for method in experiment.methods)
-    return max(2, len(experiment.confirm.seeds) or explored)
+    return len(experiment.confirm.seeds) or explored
 
 
 def lines_of(
@@ -357,7 +357,10 @@ def document(lines: Sequence[PowerLine], asked: Asked, cost: SeedCost) -> dict[s
 
 
 def outlook(study: Study) -> dict[str, Any]:
-    """The differences that the planned seeds find by the runs so far, corrected; {} while unknown."""
+    """The differences that the planned seeds find by the runs so far, corrected.
+
+    `setups` is empty while unknown.
+    """
     found: dict[str, Any] = {}
     experiment = study.experiment
     asked = Asked(POWER, (), seeds_of(experiment), compared(experiment))
@@ -378,9 +381,10 @@ def outlook_text(study: Study, known: dict[str, Any]) -> str:
     spans = []
     for key in ("points", "sd"):
         values = sorted(of_setup[key] for of_setup in setups.values())
-        ends = dict.fromkeys(f"{value:.2g}" for value in (values[0], values[-1]))
+        ends = dict.fromkeys(f"{value:.1f}" for value in (values[0], values[-1]))
         spans.append(" – ".join(ends))
     seeds = f"{known['seeds']} {kind} seeds find {spans[0]} points at s.d. {spans[1]}"
-    return (
-        f"{seeds} ({100 * POWER:g} % power, corrected for {known['compared']} methods): {command}"
-    )
+    tests = f"{100 * POWER:g} % power"
+    if known["compared"] > 1:
+        tests += f", corrected for {known['compared']} methods"
+    return f"{seeds} ({tests}): {command}"

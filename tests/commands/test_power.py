@@ -114,7 +114,30 @@ def test_a_plan_says_what_its_seeds_find(three_seeds: list[str], capsys: Capture
     }
     code, out, _ = trb_here(capsys, "plan", *three_seeds)
     assert code == 0
-    assert f"3 exploring seeds find {points:.2g} points at s.d. 25" in " ".join(out.split())
+    line = (
+        "3 exploring seeds find 130.7 points at s.d. 25.0 (80 % power, corrected for 6 methods): "
+    )
+    assert line in " ".join(out.split())
+
+
+def test_a_plan_with_one_other_method_corrects_for_none(
+    three_seeds: list[str], capsys: Capture
+) -> None:
+    words = [*three_seeds, "--methods", "vanilla,TRB"]
+    power = document(capsys, "plan", *words)["power"]
+    assert (power["seeds"], power["compared"]) == (3, 1)
+    code, out, _ = trb_here(capsys, "plan", *words)
+    assert code == 0
+    assert "3 exploring seeds find 87.7 points at s.d. 25.0 (80 % power): trb power " in " ".join(
+        out.split()
+    )
+
+
+def test_a_single_seed_is_planned_as_one(capsys: Capture, tmp_path: Path) -> None:
+    words = [str(QUICKSTART), "--runs", str(tmp_path), "seeds=[0]"]
+    assert document(capsys, "plan", *words)["power"] == {"seeds": 1, "compared": 6, "setups": {}}
+    # The test of a difference wants two runs of each method.
+    assert document(capsys, "power", *words, "--sd", "0.5")["seeds"] == 2
 
 
 def test_a_plan_without_runs_says_how_to_ask(capsys: Capture, tmp_path: Path) -> None:
