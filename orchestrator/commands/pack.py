@@ -42,6 +42,7 @@ from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.models.locate import ROLES, folder_of, record_path
+from orchestrator.monitor import status
 from orchestrator.planning.numbers import counted, size_text
 from orchestrator.records.files import file_sha256, pretty, sync
 from orchestrator.records.rundir import CHECKPOINTS, DONE, ROLLOUTS
@@ -85,9 +86,10 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or Path(f"{study.experiment.name}.tar.gz")
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise refuse("--output", str(output), "a file in a folder that exists")
-    known = facts(as_opened(study))
-    if known.missing:
-        left = f"{known.missing} of {len(study.units)} units are unfinished"
+    overview = status.overview(study)
+    if not overview.is_done:
+        missing = len(overview.units) - overview.done
+        left = f"{missing} of {len(overview.units)} units are unfinished"
         again = study.invocation.command("submit")
         raise UserError(
             f"{study.experiment.name}: {left}: expected a finished sweep; {again} goes on, and "
@@ -95,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         )
     for unit in study.units:
         study.reader(unit).committed(ROLLOUTS)  # raises Damaged; the others were read before
-    table = table_of(known)
+    table = table_of(facts(as_opened(study), overview=overview))
     tables = {"table.md": formats.to_markdown(table), "table.json": formats.to_json(table)}
     packed = write_pack(study, output, tables, not options.no_texts)
     print(*_about(packed, output), sep="\n", file=sys.stderr)

@@ -252,10 +252,14 @@ def _check(job: Submission) -> None:
         prepare.fetch_data(study.experiment, job.say)
         for name, setup in study.experiment.setups.items():
             subject = checked_setup(study, name)
-            found = [required(check, subject) for check in catalog.SUBMIT_CHECKS][-1]
+            found = {check.name: required(check, subject) for check in catalog.SUBMIT_CHECKS}
+            are_there = make.are_there(setup, study.runs)
+            for key, each in found.items():
+                if each.verdict == "warn" and (are_there or key != "models"):
+                    job.say(f"{name}: {each.detail}")
             # Models that are made next are looked at when they are there.
-            if found.verdict == "skipped" and make.are_there(setup, study.runs):
-                job.say(f"{name}.prompt: {found.detail}")
+            if are_there and found["template"].verdict == "skipped":
+                job.say(f"{name}.prompt: {found['template'].detail}")
     finally:
         timer.cancel()
 

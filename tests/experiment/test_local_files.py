@@ -17,9 +17,14 @@ import yaml
 
 from analysis.table.formats import FORMATS
 from analysis.table.model import results_table
+from orchestrator.checks import catalog
 from orchestrator.checks import experiment as checks
 from orchestrator.checks.check import Check, Found, made
 from orchestrator.checks.experiment import CheckedSetup, check_models
+from orchestrator.cli import main
+from orchestrator.commands import plan as plan_command
+from orchestrator.commands import submit as submit_command
+from orchestrator.commands.detach import lasting_console
 from orchestrator.config import Experiment, PromptTemplate, Setup, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
@@ -31,6 +36,7 @@ from orchestrator.planning import plan
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare
+from tests.checks import fakes
 from tests.fake_runs import units_of, write_run
 from tests.sweeps import ROOT, TINY_SETUP, trb_here, trb_shows, write_experiment
 from tests.without_ray import made_here
@@ -462,6 +468,33 @@ def test_prompt_and_chat_template_meet_before_ray_starts(
         checks.renders(of)
 
 
+def test_a_prompt_that_a_plan_cannot_render_is_said_with_setup_and_key(
+    shipped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_command, "renders", fakes.killed)
+    assert refused("plan", shipped, capsys) == (
+        "tiny.teacher: a prompt cannot be rendered: its process died with SIGKILL; its last line: "
+        "tiny prompt, at most 600 s; look for `Out of memory` in dmesg: the host's memory may be "
+        "too small"
+    )
+    monkeypatch.setattr(plan_command, "renders", fakes.sleeps)
+    monkeypatch.setattr(plan_command, "RENDERED_WITHIN_S", 4.0)
+    line = (
+        "tiny.teacher: a prompt cannot be rendered: not done after 4 s, so it was ended; its last"
+    )
+    assert refused("plan", shipped, capsys).startswith(line)
+
+
+def test_a_bug_in_the_rendering_of_a_plan_is_no_mistake_of_the_user(
+    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_command, "renders", fakes.raises)
+    with pytest.raises(ValueError, match="a sentence") as raised:
+        main(["plan", str(shipped), "--runs", str(tmp_path / "runs")])
+    assert type(raised.value) is ValueError
+    assert "in tiny prompt:\nTraceback" in raised.value.__notes__[0]
+
+
 def test_the_doctor_shows_the_system_message_of_a_template(shipped: Path, tmp_path: Path) -> None:
     template = "{{ '1+' if messages[0].role != 'system' }}{% for m in messages %}{{ m.content }}{% endfor %}"
     edit_json(tmp_path / "teacher" / "tokenizer_config.json", chat_template=template)
@@ -544,6 +577,35 @@ def test_the_doctor_names_stop_ids_of_the_files_that_a_setup_leaves_out(
     assert models(60, [61, 40, 41]) == ("warn", [f"{line}{pair.student}"])
     line = "tiny.teacher.eos: 60: expected also 61, as in "
     assert models([60, 40, 41], 60) == ("warn", [f"{line}{pair.teacher}"])
+
+
+def test_a_submit_says_stop_ids_that_a_setup_leaves_out(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what a check warns of, but nothing of models that it makes next."""
+    monkeypatch.setattr(checks, "check_models", lambda *_: None)
+    monkeypatch.setattr(catalog, "driver_checks", lambda _: [])
+    chosen = [check for check in catalog.SUBMIT_CHECKS if check.name in ("models", "template")]
+    monkeypatch.setattr(catalog, "SUBMIT_CHECKS", chosen[::-1])
+    edit_json(pair.student / "generation_config.json", eos_token_id=[60, 40, 41])
+    setup = pair.setup
+    student = replace(setup.student, eos=60)
+    said: list[str] = []
+
+    def said_of(setup: Setup) -> str:
+        experiment = replace(pair.experiment, setups={"tiny": setup})
+        study = Study(experiment, [], tmp_path / "runs")
+        job = submit_command.Submission(study, None, "", lasting_console(tmp_path))
+        monkeypatch.setattr(submit_command.Submission, "say", lambda _, line: said.append(line))
+        said.clear()
+        submit_command._check(job)
+        return "\n".join(said)
+
+    line = f"tiny.student.eos: 60: expected also 40, 41, as in {pair.student}"
+    assert line in said_of(replace(setup, student=student))
+    assert said_of(replace(setup, student=replace(setup.student, eos=[60, 40, 41]))) == ""
+    made = load_experiment(write_experiment(tmp_path / "made", {"vanilla": {}})).setups["tiny"]
+    assert said_of(made) == ""
 
 
 @pytest.mark.parametrize("ids", ["60", [60, "61"], True, [60, 1.5], {"id": 60}])
