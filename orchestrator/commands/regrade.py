@@ -21,9 +21,9 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment.evaluation_protocol import FRESH, repeated_evaluation_ids
-from orchestrator.grading.algebra import ALONE
 from orchestrator.grading.gold import GRADER_VERSION, MATH, Gold, version_of
 from orchestrator.grading.grader import Grader
+from orchestrator.grading.math_verify_alone import ALONE
 from orchestrator.grading.notation import extract, open_thought
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, disjoint

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from orchestrator.grading.gold import Gold, plain_number
+from orchestrator.grading.gold import plain_number
 
 # Digits for the value of a constant, and the most that cancellation may cost while two constants
 # are distinguished.
@@ -418,24 +418,3 @@ def _family(expression: Any) -> tuple[Any, Any] | None:
     if start.free_symbols or not (period / sympy.pi).is_rational or period == 0:
         return None
     return start, period
-
-
-# --- a second grader for audits: math-verify with its own defaults, and none of this project's rules ---
-#
-# It grades no sweep. `trb regrade --audit` names it as the judge of each gold, so that it runs in the
-# grading process (`worker`), which is killed at the deadline: math-verify can hang.
-
-
-VERSION = 1  # of this judge, as a module has that is named by `module:function`
-ALONE = f"{__name__}:math_verify_alone"
-
-
-def math_verify_alone(gold: Gold, answer: str) -> bool:
-    """Whether math-verify takes the answer for equal to the gold."""
-    from math_verify import parse, verify
-
-    # The parent keeps the deadline instead of the library's timeouts.
-    no_limit: int = None  # pyright: ignore[reportAssignmentType]
-    right = parse(rf"\boxed{{{gold.answer}}}", parsing_timeout=no_limit)
-    given = parse(rf"\boxed{{{answer}}}", parsing_timeout=no_limit)
-    return verify(right, given, timeout_seconds=no_limit)
