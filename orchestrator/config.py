@@ -107,7 +107,6 @@ class Recipe(Section):
     ] = field(default_factory=list)
     updates: Annotated[
         Updates,
-        Wait,
         "Supervised updates; 0 leaves the weights alone. Random weights learn solved sums, those "
         "of a package solved word problems, and a student without layers the teacher's answers to "
         "the training prompts.",

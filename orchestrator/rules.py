@@ -215,14 +215,15 @@ TokenizerName = Annotated[
 
 MOST_STEPS = 10**6
 MOST_SAMPLES = 10**5  # of one problem
-GpuCount = Annotated[Count, Field(le=64)]  # of a role
+MOST_GPUS = 64  # of a role; a trial has three
+GpuCount = Annotated[Count, Field(le=MOST_GPUS)]
 Wait = Annotated[Positive, Field(le=86_400)]  # far longer waits overflow the system's poll
 Updates = Annotated[Natural, Field(le=MOST_STEPS)]
 Terms = Annotated[Whole, Field(ge=2, le=7)]  # of a sum
 Words = Annotated[Whole, Field(ge=3, le=100)]
 GPUS_OF_A_TRIAL = Must(
     "0, a share of one GPU such as 0.5, or a whole number of GPUs",
-    lambda gpus: 0.01 <= gpus < 1 or (gpus % 1 == 0 and 0 <= gpus <= 3 * 64),
+    lambda gpus: 0.01 <= gpus < 1 or (gpus % 1 == 0 and 0 <= gpus <= 3 * MOST_GPUS),
 )
 LENGTHS = Must(
     "whole numbers of tokens, or shares between 0 and 1",

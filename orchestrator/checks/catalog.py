@@ -1,7 +1,8 @@
 """Lists all checks: before a submit, of this machine, of an experiment, and of a GPU node.
 
-Cheap ones come first, and each after the checks that it needs. The checks of machine and GPU load
-torch, for which a submit does not wait: they are imported with their lists.
+The phases that `trb calibrate` clocks are checks, too. Cheap ones come first, and each after the
+checks that it needs. The checks of machine and GPU load torch, for which a submit does not wait:
+they are imported with their lists.
 """
 
 from __future__ import annotations
@@ -100,40 +101,48 @@ def gpu_checks() -> list[Check]:
     """The checks of `trb doctor --gpu`, each in a process of its own; their subject is a `Bench`."""
     from orchestrator.checks import engines, machine
 
-    made = {
-        "driver": (machine.driver, (), 60, "the NVIDIA driver, or torch (`make setup TORCH=cuda`)"),
-        "compilers": (machine.compilers, (), 60,
+    return [
+        Check("driver", machine.driver, (), 60,
+            "the NVIDIA driver, or torch (`make setup TORCH=cuda`)"),
+        Check("compilers", machine.compilers, (), 60,
             "`make setup-engines`, which installs nvcc, and g++ with Python's headers"),
-        "memory": (machine.card, ON_NODE, 60, "another GPU, or the processes that hold this one"),
-        "attention": (machine.attention, ON_NODE, 120,
+        Check("memory", machine.card, ON_NODE, 60,
+            "another GPU, or the processes that hold this one"),
+        Check("attention", machine.attention, ON_NODE, 120,
             "torch and driver: a sweep's losses would be wrong with this attention"),
-        "offload": (machine.offload, ON_NODE, 120,
+        Check("offload", machine.offload, ON_NODE, 120,
             "the host's memory: enough of it, on the GPU's side of the board (numactl), in a "
             "PCIe slot of full width"),
-        "collective": (machine.collective, ON_NODE, 120,
+        Check("collective", machine.collective, ON_NODE, 120,
             "one GPU a trial (runtime.placement.gpus=1), or NCCL on this node: its log has "
             "NCCL's words"),
-        "kernel": (machine.kernel, ("driver", "compilers"), 180,
+        Check("kernel", machine.kernel, ("driver", "compilers"), 180,
             "what the compiler says in the log; engine.sampler=torch compiles nothing, and "
             "takes far longer"),
-        "models": (engines.models, ON_NODE, 300,
-            "the disk of --runs: it is too slow or too full for the models of this check"),
-        "template": (engines.template, WITH_MODELS, 300,
+        models_check(),
+        Check("template", engines.template, WITH_MODELS, 300,
             "the prompt of the setup: the teacher answers it worse than its own template"),
-        "endings": (engines.endings, WITH_MODELS, 600,
+        Check("endings", engines.endings, WITH_MODELS, 600,
             "eos of the setup's models: their answers do not end with it"),
-        "sampler": (engines.sampler, WITH_ENGINE, 600,
+        Check("sampler", engines.sampler, WITH_ENGINE, 600,
             "what the engine says in the log; engine.sampler=torch instead of it"),
-        "learner": (engines.learner, WITH_MODELS, 300,
+        Check("learner", engines.learner, WITH_MODELS, 300,
             "a smaller runtime.micro_batch_tokens, or fewer training.max_response_tokens"),
-        "canary": (engines.same_weights, (), 60,
+        Check("canary", engines.same_weights, (), 60,
             "do not begin a sweep: sampler and trainer disagree about the same weights, so "
             "every ratio would be wrong"),
-        "switch": (engines.switch, WITH_ENGINE, 900,
+        Check("switch", engines.switch, WITH_ENGINE, 900,
             "what the engine says in the log; methods that blend want engine.sampler=torch "
             "meanwhile"),
-    }  # fmt: skip
-    return [Check(name, *row) for name, row in made.items()]
+    ]  # fmt: skip
+
+
+def models_check() -> Check:
+    """The check that makes the missing models of a `Bench`, for the checks and phases after it."""
+    from orchestrator.checks import engines
+
+    remedy = "the disk of --runs: it is too slow or too full for the models of this check"
+    return Check("models", engines.models, ON_NODE, 300, remedy)
 
 
 # Phases of `trb calibrate` by what they say about a sweep's GPU-hours, with the share of the time

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from orchestrator.checks.catalog import SHARES, calibration_checks, card_check, gpu_checks
+from orchestrator.checks.catalog import SHARES, calibration_checks, card_check, models_check
 from orchestrator.checks.check import Check, Checked, run_checks
 from orchestrator.checks.preflight import runs_folder
 from orchestrator.commands.arguments import Parser, add_experiment, load_to_run, positive_number
@@ -80,9 +80,7 @@ def _measured(task: Measuring, share_s: float, console: Console) -> Iterator[Che
     bench.folder.mkdir(parents=True)
     checks: list[tuple[Check, object]] = []
     if bench.made:
-        checks += [
-            (replace(check, needs=()), bench) for check in gpu_checks() if check.name == "models"
-        ]
+        checks.append((replace(models_check(), needs=()), bench))
     for check in calibration_checks(bool(task.behaviors)):
         seconds = SHARES[check.name] * share_s
         limit_s = check.limit_s + 2 * seconds + bench.runtime.engine_start_s

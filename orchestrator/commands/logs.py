@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.commands.arguments import EXPERIMENT, Parser, add_differences, add_runs, load
 from orchestrator.errors import UserError, did_you_mean
 from orchestrator.experiment.load import names_experiment
-from orchestrator.experiment.methods import LR, METHODS
+from orchestrator.experiment.methods import LR, METHODS, OF_ADAPTERS
 from orchestrator.experiment.units import label_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
@@ -154,7 +154,7 @@ def _labels(folder: Path) -> list[str]:
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
         # The file has its keys sorted, and a label has knobs in the order of the method's row.
-        order = METHODS[unit["method"]].knobs if unit["method"] else ("rank", "lr")
+        order = METHODS[unit["method"]].knobs if unit["method"] else OF_ADAPTERS
         knobs = {name: unit["knobs"][name] for name in order if name in unit["knobs"]}
         # An experiment that gives the learning rate shares the runs of one that leaves it out.
         training = unit.get("identity", {}).get("training")

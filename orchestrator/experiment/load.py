@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +79,14 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     setups, notes = _setups_of(file, inline, path)
     large = any(needs_gpu(setup) for setup in setups.values())
     placement = _complete(file.runtime.placement, _placement_in(raw), otherwise=1 if large else 0)
-    grids, placements, seeds = _parse_methods(file.methods, placement)
+    asked = _parse_methods(file.methods, placement)
     return config.Experiment(
         name=file.name,
         setups=setups,
-        methods=grids,
-        placements=placements,
+        methods=asked.grids,
+        placements=asked.placements,
         seeds=file.seeds,
-        method_seeds=seeds,
+        method_seeds=asked.seeds,
         confirm=_with_confirmed_keys(file.confirm),
         data_dir=file.data_dir,
         runtime=replace(file.runtime, placement=placement),
@@ -243,10 +243,17 @@ def setup_path(name: str, beside: Path | None) -> Path:
 # --- methods: grids of knobs, own placements and seeds ---
 
 
-def _parse_methods(
-    raw: dict[str, Any], default: Placement
-) -> tuple[dict[str, dict[str, list[Any]]], dict[str, Placement], dict[str, list[int]]]:
-    """Method → grid of knobs, and the placements and seeds that some methods set themselves.
+@dataclass(frozen=True)
+class _Asked:
+    """The `methods` of an experiment file: method → grid of knobs, own placement and own seeds."""
+
+    grids: dict[str, dict[str, list[Any]]]
+    placements: dict[str, Placement]
+    seeds: dict[str, list[int]]
+
+
+def _parse_methods(raw: dict[str, Any], default: Placement) -> _Asked:
+    """Parse the methods into grids, with the placements and seeds that some methods set themselves.
 
     A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
     wrong type or out of range, a missing knob or a repeated value.
@@ -279,7 +286,7 @@ def _parse_methods(
             placements[method] = _placement_of_method(f"{key}.{PLACEMENT_KEY}", own, default)
         if SEEDS_KEY in body:
             seeds[method] = build(Seeds, body[SEEDS_KEY], f"{key}.{SEEDS_KEY}")
-    return grids, placements, seeds
+    return _Asked(grids, placements, seeds)
 
 
 def _with_method_keys(values: dict[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,7 @@ def _steps(meaning: str, symbol: str = "$K$") -> Knob:
 
 
 LR = "lr"
+OF_ADAPTERS = ("rank", LR)  # knobs of a supervised stage, in the order of its label
 RATE = Knob(
     "Learning rate of its trials and of their supervised stage, in place of training.optimizer.lr;"
     " in simple_opd that of the adapters.",
@@ -421,7 +422,7 @@ METHODS: dict[str, Method] = {
             "lr": Knob("Learning rate of the adapters.", Positive, r"$\eta$"),
         },
         updates_before=lambda knobs: knobs["K"],
-        adapters=lambda knobs: {"rank": knobs["rank"], "lr": knobs["lr"]},
+        adapters=lambda knobs: {name: knobs[name] for name in OF_ADAPTERS},
         axis="K",
     ),
     "prefix_horizon": Method(

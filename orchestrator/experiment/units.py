@@ -243,7 +243,7 @@ def _sft(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: 
         id=_id([pair.name, "sft"], of_adapters, seed, identity),
         kind="sft",
         setup=pair.name,
-        knobs=of_adapters if lr is None else {LR: lr},
+        knobs=of_adapters | ({} if lr is None else {LR: lr}),
         seed=seed,
         steps=pair.setup.training.sft.updates,
         identity=identity,
