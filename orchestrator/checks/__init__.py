@@ -4,5 +4,6 @@
 them. `preflight` and `experiment` hold what a submit checks before it begins, `machine` and
 `experiment` the checks of `trb doctor`, `machine` and `engines` those of `trb doctor --gpu`, and
 `timing` the pieces that `trb calibrate` clocks. `bench` is the pair that the last three work on, and
-`measures` has their made-up work and clocks. A submit loads no torch for its checks.
+`measures` has their made-up work and clocks. A submit loads torch only where it has to measure a
+prompt.
 """

@@ -1,6 +1,7 @@
-r"""One notation for an answer: one spelling for the many ways to write it, and its structure.
+r"""One notation for an answer, and finds the answer that a generation states.
 
-Both change the notation of an answer, never its value.
+An answer has one spelling for the many ways to write it, and a structure. Both change its notation,
+never its value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""How far a unit is: its state and phase, and the names that surfaces have for them.
+"""How far a unit is, and the device-hours and the time that a sweep has left.
 
-`commands.unit_rows` makes the rows of status, submit and view from it.
+A unit has a state and a phase, and surfaces have names for both: `commands.unit_rows` makes the
+rows of status, submit and view from them.
 """
 
 from __future__ import annotations

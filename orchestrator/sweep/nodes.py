@@ -217,7 +217,7 @@ def nodes_of(
 
 # --- requirements of every machine of a cluster: the runs folder itself, models and data ---
 #
-# Imports no Ray. The driver lists the requirements, which its own machine meets; `lacking` checks
+# The driver lists the requirements, which its own machine meets; `lacking` checks
 # them on each machine.
 
 

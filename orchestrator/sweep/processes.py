@@ -1,4 +1,4 @@
-"""Trains a unit in a process of the sweep: attempt, log, signs of life, failure."""
+"""Trains a unit in a process of the sweep, and the `Sweep` that all processes share."""
 
 from __future__ import annotations
 
