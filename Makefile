@@ -83,11 +83,12 @@ rehearse-gpu: .venv/.dev
 gpu-proof: .venv/.dev
 	$(BIN)/trb doctor --gpu experiments/paper.yaml
 	$(BIN)/trb doctor --gpu experiments/paper.yaml engine.trainer=verl
-	$(BIN)/python -m pytest -o addopts= --durations=10 tests/engines
-	$(BIN)/trb submit experiments/gpu-smoke-random.yaml
-	$(BIN)/trb submit experiments/gpu-smoke-random.yaml engine.trainer=verl
+	rm -rf runs/gpu-proof
+	$(BIN)/trb submit experiments/gpu-smoke-random.yaml --runs runs/gpu-proof
+	$(BIN)/trb submit experiments/gpu-smoke-random.yaml --runs runs/gpu-proof engine.trainer=verl
 	$(BIN)/trb calibrate experiments/paper.yaml
 	$(BIN)/python -m benchmarks.gpu
+	$(BIN)/python -m pytest -o addopts= --durations=10 tests/engines
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -114,7 +114,8 @@ def solver_ratio() -> dict[str, float]:
 
 def bisection(log_p: torch.Tensor, log_q: torch.Tensor, steps: int) -> torch.Tensor:
     """log μ by halving the bracket; the plain method of the paper."""
-    low, high, ratio = torch.zeros(len(log_p)), torch.ones(len(log_p)), log_q - log_p
+    low, high = log_p.new_zeros(len(log_p)), log_p.new_ones(len(log_p))
+    ratio = log_q - log_p
     for _ in range(steps):
         middle = (low + high) / 2
         log_mu = (log_p + middle[:, None] * ratio).log_softmax(-1)

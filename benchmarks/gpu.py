@@ -8,6 +8,7 @@ device is the one that is there.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 import torch
@@ -23,12 +24,18 @@ from orchestrator.policy import laws
 
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128)
 SMALL_VOCABULARY = 512
+TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
 
 
 def main() -> int:
-    small, device = "--small" in sys.argv, best_device()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="small models, on any device")
+    small, device = parser.parse_args().small, best_device()
     if device == CPU and not small:
-        print("no CUDA device here — run it on a machine with a GPU, or with --small")
+        print(
+            "no CUDA device here — run it on a machine with a GPU, or with --small",
+            file=sys.stderr,
+        )
         return 2
     shapes, vocabulary = (SMALL, SMALL), SMALL_VOCABULARY
     rows, prompt, new_tokens = 4, 8, 12
@@ -36,12 +43,12 @@ def main() -> int:
         setup = load_experiment(PAPER).setups["qwen3-1.7b"]
         shapes, vocabulary = (setup.student.shape, setup.teacher.shape), setup.vocabulary.size
         rows, prompt, new_tokens = 32, 64, 256
-    numbers = agreement(device, vocabulary)
+    title = f"{device}, torch {torch.__version__}"
+    show(agreement(device, vocabulary), title, {})
     dtype = torch.float32 if device == CPU else torch.bfloat16
     student = random_model(shapes[0], vocabulary, "student", 0, 0.02, device, dtype)
     teacher = random_model(shapes[1], vocabulary, "teacher", 1, 0.02, device, dtype)
-    numbers |= ratios(Workload(student, teacher, rows, prompt, new_tokens, REPEATS))
-    show(numbers, f"{device}, torch {torch.__version__}", {})
+    show(ratios(Workload(student, teacher, rows, prompt, new_tokens, REPEATS)), title, TARGETS)
     return 0
 
 

@@ -4,7 +4,7 @@ themselves.
 Prints a table and writes `bench-scale.json` (name → number). `trb status`, `trb table` and `trb
 report` look twice at a sweep that `paper_sweep` makes: `status_s` is the first look, which reads
 all files, and `status_again_s` the next one. `plan_10k_s` plans `paper.yaml` with so many seeds
-that that it has 10,000 units. `--runs FOLDER` keeps the sweep there, and looks at the one that is there
+that it has 10,000 units. `--runs FOLDER` keeps the sweep there, and looks at the one that is there
 already.
 """
 

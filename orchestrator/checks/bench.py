@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.checks.experiment import CheckedSetup, checked_setup
 from orchestrator.config import Model, Placement, Runtime, Setup, Shape, Vocabulary
 from orchestrator.engines import memory
-from orchestrator.engines.interface import Job, ModelFolder, Owner
+from orchestrator.engines.interface import OWNERS, Job, ModelFolder, Owner
 from orchestrator.engines.memory import Gpus
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.models.locate import lies_here
@@ -17,7 +17,6 @@ from orchestrator.rules import Dtype
 from orchestrator.selection.study import Study
 from orchestrator.workers.spec import ranks
 
-OWNERS: tuple[Owner, ...] = ("student", "teacher")
 # Of a teacher with random weights, which is written quickly: the checks depend on vocabulary and
 # widths, not on depth.
 MADE_TEACHER_LAYERS = 4

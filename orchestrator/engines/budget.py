@@ -268,9 +268,8 @@ def _serving(case: _Case, context: int) -> _Serving:
     most = memory.blending_requests(setup) if blending else memory.REQUESTS
     requests = min(most, case.runtime.rollout_batch or most)
     parts = {"weights": case.weights_gib(*samples), "attention": ATTENTION_GIB}
-    parts["requests"] = (
-        4 * (requests + 1) * (context + memory.RESERVED_SLOTS) / GIB
-    )  # table of slots
+    # The table of slots.
+    parts["requests"] = 4 * (requests + 1) * (context + memory.RESERVED_SLOTS) / GIB
     if blending:
         parts["prefill"] = max(
             memory.prefill_gib(model, memory.PREFILLED_BY_TWO) for model in samples

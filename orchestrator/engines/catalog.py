@@ -43,7 +43,7 @@ class EngineInfo:
     - `longest_draft` is the largest γ that can be set; None for no limit.
     - `adapts`: its trainer can update low-rank adapters alone (`interface.Lora`).
     - `resident`: its trainer can stay on a GPU that it shares, and keep all activations of a pass;
-      both were counted (`engines.budget`).
+      both were counted (`engines.memory`).
     """
 
     roles: frozenset[EngineRole]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.rollouts import Request, Rollouts, TeacherScores
 
 Owner = Literal["student", "teacher"]  # of a model: selects the stop id
+OWNERS: tuple[Owner, ...] = ("student", "teacher")
 
 
 @dataclass(frozen=True)

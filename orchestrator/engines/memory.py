@@ -1,8 +1,8 @@
 """Sizes of a setup's models, and of what engines hold beside them. Pure arithmetic.
 
 GiB are 2³⁰ bytes. `engines.budget` computes the memory that a role may hold on a GPU, and when.
-Each constant below was counted on a pretended GPU (`tests/rehearsal`), or read in a library's
-source. `make rehearse-gpu` counts again and compares.
+Constants are limits that the program sets, or sizes that were counted on a pretended GPU
+(`tests/rehearsal`) or read in a library's source. `make rehearse-gpu` counts again and compares.
 """
 
 from __future__ import annotations

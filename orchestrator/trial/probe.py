@@ -194,8 +194,12 @@ def _path_kl(log_p: Tensor, log_q: Tensor, beta: float) -> float:
     live = log_p > NEG_INF
     p, q = log_p[live], log_q[live]
     # At the ends without `lerp`, which would make nan of 0 · −∞.
-    mixed = {0.0: p, 1.0: q}.get(beta)
-    mixed = torch.lerp(p, q, beta) if mixed is None else mixed
+    if beta == 0:
+        mixed = p
+    elif beta == 1:
+        mixed = q
+    else:
+        mixed = torch.lerp(p, q, beta)
     return float(speculation.kl_divergence(mixed.log_softmax(-1), p))
 
 

@@ -62,7 +62,7 @@ from orchestrator.workers.spec import RoleName, WorkerSpec
 
 
 class TrainingStep:
-    """The state that all steps of a trial share; `watch` is over the GPU of this process."""
+    """Takes the steps of a trial, one by one; `watch` looks at the GPU of this process."""
 
     def __init__(self, trial: Trial, data: TrainingSet, watch: PeakWatch | None = None):
         self.trial, self.data, self.watch = trial, data, watch
@@ -330,9 +330,8 @@ class Trial:
         self.setup = spec.setup
         self.run = run
         self.roles = roles
-        self.places: dict[
-            RoleName, dict[str, Any]
-        ] = {}  # host and process of the roles that are up
+        # Host and process of the roles that are up.
+        self.places: dict[RoleName, dict[str, Any]] = {}
 
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

@@ -127,8 +127,7 @@ def tiny_rollouts(rows: int, width: int, support: int) -> Rollouts:
 def test_roles_afar_do_the_same_as_roles_here(tmp_path: Path) -> None:
     spec, requests = tiny.worker_spec(tmp_path), tiny.requests(2)
     found = []
-    for transport in (Inline(spec), Afar(Host(spec))):
-        roles = transport
+    for roles in (Inline(spec), Afar(Host(spec))):
         refresh(roles, 0)
         rollouts, sampled = roles.call_for_two("rollout", RolloutWorker.sample, requests, Student())
         scores, scored = roles.call_for_two("teacher", TeacherWorker.score, rollouts)

@@ -22,7 +22,7 @@ from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.common.rounds import Record
 from orchestrator.engines.device import granted, moves_away
-from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
+from orchestrator.engines.interface import OWNERS, Job, Limits, Owner, WeightsRef
 from orchestrator.engines.memory import LONGEST_ROUND, blending_requests, fitting_round
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
 from orchestrator.engines.sglang.process import (
@@ -59,7 +59,6 @@ PART = 64  # responses that are handed on together
 SLOWEST = {"cuda": 200.0, "cpu": 5.0}  # tokens per second over all requests, on slow machines
 TELLS_EVERY = 64  # tokens of each request between two reports of the scheduler
 PATIENCE_S = 120.0
-OWNERS: tuple[Owner, ...] = ("student", "teacher")
 FORCED_KEY = SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0)  # any: forced ids ignore the uniforms
 Result = TypeVar("Result")
 
@@ -115,8 +114,9 @@ class SglangSampler:
         self._weights: WeightsRef | None = None  # the last loaded
 
     def start(self, teacher: bool) -> None:
-        """Bring up the engine that the next behavior needs; again, with less memory, if it lacks it.
+        """Bring up the engine that the next behavior needs.
 
+        If it runs out of memory it is started once more, with less of it.
         Once weights were loaded, another engine comes up with the next load or sample, in the
         weights of that time.
         """
@@ -238,19 +238,21 @@ class SglangSampler:
 
     def _switch(self, beside_teacher: bool) -> None:
         """Replace the engine by the one with or without the teacher, in the last loaded weights."""
+        assert self._owner == "student" or not beside_teacher, "the teacher is sampled alone"
         if self._beside_teacher != beside_teacher:
             self._end()
             self._beside_teacher = beside_teacher
 
     def _twice(
-        self, call: Callable[[EngineProcess], Result], lost: type[EngineLost] = EngineLost
+        self, call: Callable[[EngineProcess], Result], retried: type[EngineLost] = EngineLost
     ) -> Result:
-        """The result of a call; if the engine is `lost`, of the same call on a new one."""
+        """Make a call; if it raises `retried`, make it once more on a new engine."""
         process = self._opened()
         try:
             return call(process)
-        except lost as error:
-            logger.warning("%s; it is started again", error)
+        except retried as error:
+            less = " with less memory" if isinstance(error, EngineOutOfMemory) else ""
+            logger.warning("%s; it is started again%s", error, less)
             return call(process)
 
     def _parts(self, call: Generate) -> Iterator[list[Answer]]:
@@ -293,7 +295,8 @@ class SglangSampler:
     ) -> Rollouts:
         """Make rollouts of answers, in their order."""
         blended = behavior.needs_teacher
-        record = Record(len(answers), limits.max_tokens, torch.device("cpu"))
+        longest = max(len(answer.tokens) for answer in answers)
+        record = Record(len(answers), longest, torch.device("cpu"))
         for row, answer in enumerate(answers):
             records = unpack(answer.kept[ROWS], row_type(behavior, limits.support))
             self._check_tokens(answer, records)

@@ -183,7 +183,7 @@ class VerlTrainer:
 # commit.
 
 
-MODULE = "orchestrator.engines.verl.rank"
+MODULE = "orchestrator.engines.verl.member"
 # The failure of other ranks in a collective may be noticed before the killed rank that caused it.
 DEATH_IS_SEEN_S = 2.0
 Value = TypeVar("Value")

@@ -31,9 +31,8 @@ from orchestrator.engines.common.causal import logit_scale
 from orchestrator.engines.common.passes import Inputs, checkpoint_activations
 
 Result = TypeVar("Result")
-LossFunction = Callable[
-    [Any], tuple[Tensor, dict[str, float]]
-]  # loss of a micro-batch, and measurements
+# The loss of a micro-batch, and measurements.
+LossFunction = Callable[[Any], tuple[Tensor, dict[str, float]]]
 Read = Callable[[Tensor, Tensor], Result]  # of hidden states (B, L, H) and the LM head (V, H)
 
 

@@ -2,15 +2,14 @@
 
 All ranks get the same calls in the same order, each with its own micro-batches: a forward pass is a
 collective. This file runs the losses and statistics of `engines.common` inside the sharded forward
-pass. As a program it is the process of one of several ranks (`liveness.children`): the first call
-makes the rank, and each later one is a function of `Rank` with its arguments.
+pass. `engines.verl.member` is the process of one of several ranks.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,6 @@ from orchestrator.engines.device import drop_garbage
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.memory import by_kernel
 from orchestrator.liveness import heartbeat
-from orchestrator.liveness.children import Parent, serve
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import damaged
@@ -419,18 +417,3 @@ class SavedRows:
     def close(self) -> None:
         """Close the files."""
         self._stack.close()
-
-
-def _open(call: tuple[int, int, str], parent: Parent) -> Callable[[Any], Any]:
-    """Make a rank from its number, the number of all ranks, and the folder where they meet."""
-    rank = Rank(*call)
-
-    def answer(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-        method, arguments = call
-        return method(rank, *arguments)
-
-    return answer
-
-
-if __name__ == "__main__":
-    serve(_open)

@@ -216,7 +216,8 @@ def test_handles_are_for_one_gpu_that_is_shared_in_turns(
     if "weights" in changes:
         job = replace(job, runtime=replace(job.runtime, weights=changes.pop("weights")))
     job = replace(job, **changes)
-    assert not engine_module.settings(job, "student").by_handle, "no GPU is here"
+    monkeypatch.setattr(engine_module, "granted", lambda *_: None)
+    assert not engine_module.settings(job, "student").by_handle, "as where no GPU is"
     budget = Budget("decoding", 79.0, kv_tokens=1000, requests=4)
     monkeypatch.setattr(engine_module, "granted", lambda *_: budget)
     assert engine_module.settings(job, "student").by_handle == expected
