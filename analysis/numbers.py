@@ -27,3 +27,9 @@ def p_text(value: float | None) -> str:
     if value is None:
         return ""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def p_equation(value: float) -> str:
+    """`p = 0.014`, or `p < 0.001`."""
+    text = p_text(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from analysis.facts.assess import to_reference
-from analysis.facts.candidates import Candidate
+from analysis.facts.candidates import Candidate, Scored
 from orchestrator.selection import significance
 from orchestrator.selection.confirmation import LOOKS, NOMINAL_LEVEL, open_methods
 from orchestrator.selection.scores import Tally
@@ -154,8 +154,13 @@ def _collapsing(generator: np.random.Generator, runs: int) -> Array:
     return 14 + FAR * (COLLAPSE - fallen) + generator.normal(size=runs)
 
 
-def scattered(generator: np.random.Generator, world: str, runs: int) -> dict[str, Array]:
-    """The scores of the runs of equal methods in a world named in UNLIKE."""
+def scattered(generator: np.random.Generator, world: str, runs: int) -> dict[str, Runs]:
+    """The runs of equal methods in a world named in UNLIKE."""
+    scores = _scattered(generator, world, runs)
+    return {method: Runs(method, percent) for method, percent in scores.items()}
+
+
+def _scattered(generator: np.random.Generator, world: str, runs: int) -> dict[str, Array]:
     found = {method: 14 + generator.normal(size=runs) for method in METHODS}
     if world == "all collapse":
         return {method: _collapsing(generator, runs) for method in METHODS}
@@ -188,11 +193,10 @@ UNLIKE = (
 )
 
 
-def called_different(of_runs: Mapping[str, Array]) -> dict[str, bool]:
+def called_different(scored: Mapping[str, Scored]) -> dict[str, bool]:
     """Which methods are called different from vanilla, by the project's own judgement."""
-    scored = {method: Runs(method, percent) for method, percent in of_runs.items()}
     # Bootstrap replicates are read only where no spread between runs is known.
-    drawn = {method: {"avg": np.zeros(2)} for method in scored}
+    drawn = {method: {"avg": np.zeros(2), "bench": np.zeros(2)} for method in scored}
     gaps = to_reference(scored, drawn, dict.fromkeys(scored, 1))
     return {method: columns["avg"].shown for method, columns in gaps.items()}
 
@@ -222,12 +226,7 @@ def _judged_different(candidates: Mapping[str, Candidate]) -> dict[str, bool]:
     """What the project says of each method's average, if all were chosen from equally many
     checkpoints.
     """
-    return called_different(
-        {
-            method: np.array(candidate.by_seed["avg"], dtype=float) * 100
-            for method, candidate in candidates.items()
-        }
-    )
+    return called_different(candidates)
 
 
 def _naively_different(candidates: Mapping[str, Candidate]) -> dict[str, bool]:

@@ -498,5 +498,11 @@ def test_the_headline_is_that_of_the_stored_results(page: Path, heading: str) ->
         if found["minus_vanilla"] is not None:
             gap, low, high = (signed(found[f"minus_vanilla{end}"]) for end in ("", "_low", "_high"))
             assert f"| {gap} [{low}, {high}] |" in row
-            quoted = float(row.rstrip(" |").rpartition("|")[2])
-            assert quoted == pytest.approx(found["p_value"], abs=0.005)
+            quoted = row.rstrip(" |").rpartition("|")[2].strip()
+            assert quoted in (f"{found['p_value']:.3f}", f"{found['p_value']:.2f}")
+    for found in stored["selected"]:
+        if found["method"] == methods.BASE:
+            continue
+        label = methods.method_label(found["method"])
+        row = next(line for line in text.splitlines() if line.startswith(f"| {label}"))
+        assert f"| {tenths_text(found['score'])} " in row, "what the setting was chosen by"

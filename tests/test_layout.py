@@ -198,6 +198,7 @@ def test_methods_are_named_in_their_rows_alone() -> None:
     for name, file in modules().items():
         texts = {node.value for node in ast.walk(tree(file)) if isinstance(node, ast.Constant)}
         spelled |= {name} if texts & METHODS.keys() else set()
+    assert spelled == {"orchestrator.experiment.methods", *NAMING_METHODS}
 
 
 def test_every_room_says_what_it_is_for() -> None:

@@ -40,7 +40,7 @@ from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection import significance
 from orchestrator.selection.confirmation import Confirmation, confirmations, evaluated_units, level
-from orchestrator.selection.scores import PASS_AT_1, Metric
+from orchestrator.selection.scores import PASS_AT_1, Metric, evaluated_steps
 from orchestrator.selection.significance import LEVEL, RunSpread, TDistribution
 from orchestrator.selection.study import Study
 
@@ -140,7 +140,10 @@ class MethodRuns:
 
 
 def finished_runs(study: Study) -> list[MethodRuns]:
-    """The runs of each method with two or more that differ: confirming ones, else the chosen ones."""
+    """The runs of each method that has two or more: confirming ones, else those of the choice.
+
+    A method whose runs show no spread, by their scores or by sampling, is left out.
+    """
     found = []
     confirmed = {setup: confirmed_candidates(study, setup) for setup in study.experiment.setups}
     for selected in select(study):
@@ -269,9 +272,14 @@ def relabelled(
 
 
 def _collapses(
-    averages: Mapping[str, Mapping[int, Sequence[Fraction]]], untrained: Fraction | None
+    averages: Mapping[str, Mapping[int, Sequence[Fraction]]],
+    untrained: Fraction | None,
+    level: float = LEVEL,
 ) -> dict[str, Collapse]:
-    """Method → how many of its runs collapse, from its averages by evaluated step, (runs,) each."""
+    """Method → how many of its runs collapse, from its averages by evaluated step, (runs,) each.
+
+    `level` is smaller where this is one look of several: p-values are scaled by 0.05 ÷ level.
+    """
     if untrained is None:
         return {}
     found = {}
@@ -286,7 +294,7 @@ def _collapses(
     for method in tested:
         own = found[method]
         counts = (own.collapsed, own.runs), (reference.collapsed, reference.runs)
-        p = min(1.0, len(tested) * significance.collapse_p(*counts))
+        p = min(1.0, LEVEL / level * len(tested) * significance.collapse_p(*counts))
         found[method] = replace(own, p_value=p)
     return found
 
@@ -303,11 +311,30 @@ def _collapse_step(
     return since
 
 
+def _averages(study: Study, setup: str, best: Candidate) -> dict[int, list[Fraction]]:
+    """Step → the average of each run of a setting, at every step where all runs are evaluated.
+
+    Where a race dropped a step it has few samples, and counts all the same: a run that falls from
+    its best step on is dropped there.
+    """
+    ids, units = (
+        study.evaluation_ids(setup),
+        [unit for unit in study.units if unit.id in best.units],
+    )
+    runs, found = [study.reader(unit) for unit in units], dict[int, list[Fraction]]()
+    for step in evaluated_steps(units[0], runs, ids):
+        counts = read_counts(study, best.units, ids, step, best.metric)
+        if len(counts) == len(ids):
+            found[step] = replace(best, step=step, counts=counts).by_seed[AVERAGE]
+    return found
+
+
 def _untrained(chosen: Sequence[Selected], setup: str) -> Fraction | None:
-    """The average of the untrained student by pass@1; None before it is evaluated."""
+    """The average of the untrained student; None before it is evaluated, and without pass@1."""
     for selected in chosen:
-        if selected.setup == setup and selected.best.method == BASE:
-            return selected.pool[0].mean
+        best = selected.best
+        if selected.setup == setup and best.method == BASE and best.metric == PASS_AT_1:
+            return best.mean
     return None
 
 
@@ -364,12 +391,10 @@ def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[
     renamed = {f"{method} on fresh samples": found for method, found in fresh.items()}
     drawn = replicate_scores(best | renamed)
     gaps = relabelled(to_reference(best, drawn, sizes), best, REFERENCE)
-    by_step: dict[str, dict[int, list[Fraction]]] = {}
-    for selected in chosen:
-        if selected.best.method != BASE:
-            own = [each for each in selected.pool if each.units == selected.best.units]
-            by_step[selected.best.method] = {each.step: each.by_seed[AVERAGE] for each in own}
-    collapses = _collapses(by_step, _untrained(chosen, setup))
+    collapses = _collapses(
+        {method: _averages(study, setup, each) for method, each in best.items() if method != BASE},
+        _untrained(chosen, setup),
+    )
     rows = []
     for selected in chosen:
         method, again = selected.best.method, dict[str, Estimate]()
@@ -452,8 +477,8 @@ def confirmed_rows(
         at_step = {
             method: {found.step: found.by_seed[AVERAGE]} for method, found in candidates.items()
         }
-        untrained = _untrained(chosen, setup) if metric == PASS_AT_1 else None
-        collapses = _collapses(at_step, untrained)
+        untrained = _untrained(chosen, setup)
+        collapses = _collapses(at_step, untrained, level(study.experiment))
         for candidate, confirmation in zip(scored, found, strict=True):
             method, columns = candidate.method, {}
             if method in candidates:
@@ -469,6 +494,7 @@ def confirmed_rows(
                 wanted=len(confirmation.units),
                 columns=columns,
                 averages=tuple(candidate.by_seed[AVERAGE]) if columns else (),
+                sampling=candidate.sampling.get(AVERAGE, 0.0) if columns else 0.0,
                 collapse=collapses.get(method),
             )
             rows.append(row)
@@ -513,14 +539,11 @@ class _Averaged:
 
     method: str
     by_seed: Mapping[str, Sequence[Fraction]]
+    sampling: Mapping[str, float]
 
     @property
     def seeds(self) -> int:
         return len(self.by_seed[AVERAGE])
-
-    @property
-    def sampling(self) -> dict[str, float]:
-        return {}
 
 
 def across_setups(
@@ -546,7 +569,8 @@ def across_setups(
         if len(of_setups) == len(setups) and len(seeds) == 1:
             of_runs = zip(*(row.averages for row in of_setups.values()), strict=True)
             means = [statistics.mean(of_seed) for of_seed in of_runs]
-            averaged[method] = _Averaged(method, {AVERAGE: means})
+            sampling = sum(row.sampling for row in of_setups.values()) / len(of_setups) ** 2
+            averaged[method] = _Averaged(method, {AVERAGE: means}, {AVERAGE: sampling})
     if REFERENCE not in averaged:
         return ()
     # Replicates are for scores of single runs; a method is confirmed on two seeds at least.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 from analysis.facts.assess import (
-    Columns,
     confirmed_candidates,
     differences,
     exact_scores,
@@ -92,6 +91,10 @@ def compare_all(study: Study, chosen: Sequence[Selected]) -> dict[str, list[Meth
     return found
 
 
+def _only(checkpoints: Mapping[str, Candidate], methods: Iterable[str]) -> dict[str, Candidate]:
+    return {method: checkpoints[method] for method in methods if method in checkpoints}
+
+
 def _compare_in(
     study: Study, setup: str, chosen: Iterable[Selected], pairs: Sequence[Methods]
 ) -> list[MethodComparison]:
@@ -99,19 +102,19 @@ def _compare_in(
     sizes = {selected.best.method: selected.candidates for selected in own}
     checkpoints = {selected.best.method: selected.best for selected in own}
     confirmed, found = confirmed_candidates(study, setup), list[MethodComparison]()
-    methods = dict.fromkeys(itertools.chain(*pairs))
-    drawn = list[dict[str, Columns]]()
-    for known in (checkpoints, confirmed):
-        drawn.append(replicate_scores({name: known[name] for name in methods if name in known}))
+    compared = dict.fromkeys(itertools.chain(*pairs))
+    drawn_checkpoints = replicate_scores(_only(checkpoints, compared))
+    drawn_confirmed = replicate_scores(_only(confirmed, compared))
     for pair in pairs:
         both = confirmed.keys() >= set(pair)
         known = confirmed if both else checkpoints
+        drawn = drawn_confirmed if both else drawn_checkpoints
         first, second = known.get(pair[0]), known.get(pair[1])
         benchmarks = study.experiment.setups[setup].evaluation.benchmarks
         columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *benchmarks])
         if first is not None and second is not None:
             chosen_from = {} if both else sizes
-            gaps = differences({pair[0]: first}, second, drawn[both], chosen_from)
+            gaps = differences({pair[0]: first}, second, drawn, chosen_from)
             columns |= relabelled(gaps, known, pair[1])[pair[0]]
         judged = pair_verdict(study, pair, columns[AVERAGE], both)
         title = setup_title(setup, study.experiment.setups)

@@ -324,7 +324,7 @@ class SupportPoint:
     auroc_margin: float | None = None
 
 
-def budgets() -> dict[str, str | None]:
+def budget_knobs() -> dict[str, str | None]:
     """The methods that have points, with the knob of their KL budget; the reference has none."""
     return {REFERENCE: None} | {method: row.budget for method, row in METHODS.items() if row.budget}
 
@@ -336,7 +336,7 @@ def support_points(study: Study, settings: Iterable[ScoredSetting]) -> list[Supp
     """
     points = []
     for setting in settings:
-        if setting.method not in budgets():
+        if setting.method not in budget_knobs():
             continue
         for unit in setting.units:
             run = study.reader(unit)
@@ -344,7 +344,7 @@ def support_points(study: Study, settings: Iterable[ScoredSetting]) -> list[Supp
                 continue
             pooled = run.derived(ROLLOUTS, f"support of {POOLED_STEPS} steps", partial(_pool, run))
             if pooled is not None:
-                budget = budgets()[setting.method]
+                budget = budget_knobs()[setting.method]
                 epsilon = setting.knobs[budget] if budget else None
                 point = SupportPoint(setting.method, epsilon, setting.warmup, unit.seed, *pooled)
                 points.append(point)

@@ -50,7 +50,7 @@ class Estimate:
 
 # Why a difference has a p-value, or has none: a score of the untrained student has no seeds, the
 # best of more checkpoints is higher by chance alone, one run shows no spread between seeds, no two
-# runs of any method may differ, and a clock has a spread of its own.
+# runs of either method may differ, and a clock has a spread of its own.
 Outcome = Literal["tested", "untrained", "unequal choice", "one seed", "no spread", "clocked"]
 
 
@@ -61,7 +61,7 @@ class Collapse:
     `steps` has for each run, in the order of seeds, the evaluated step from which on its average
     lies below the untrained student's; None for a run that ends above it or equal. `p_value` is
     two-sided, that as many of vanilla's runs do so, by Fisher's exact test, corrected for the
-    number of methods (Bonferroni); None with one run, without vanilla, and for vanilla itself.
+    number of methods (Bonferroni) and of looks; None with one run, without vanilla, and for vanilla itself.
     """
 
     steps: tuple[int | None, ...]
@@ -126,8 +126,8 @@ class GapAxis:
     high: float
 
     @staticmethod
-    def ends(differences: Iterable[Difference]) -> tuple[float, float]:
-        """The ends of an axis that holds zero and the intervals, as far as FARTHEST points.
+    def around(differences: Iterable[Difference]) -> GapAxis:
+        """An axis that holds zero and the intervals, as far as FARTHEST points.
 
         A method that collapses would otherwise flatten the intervals of all others.
         """
@@ -135,7 +135,7 @@ class GapAxis:
         for difference in differences:
             low = min(low, difference.estimate.interval.low)
             high = max(high, difference.estimate.interval.high)
-        return max(-FARTHEST, low), min(FARTHEST, high)
+        return GapAxis(max(-FARTHEST, low), min(FARTHEST, high))
 
     def share(self, value: float) -> float:
         """The place of a value from 0 to 1; that of the nearer end for a value beyond."""
@@ -220,7 +220,8 @@ class ConfirmedRow:
     """The chosen setting of a method, trained on seeds that took no part in choosing it.
 
     `units` are the confirming runs that are evaluated, of `wanted` in all; `columns` is empty
-    without any. `averages` are the runs' own, in [0, 1]. `collapse` counts the runs that lie below the
+    without any. `averages` are the runs' own, in [0, 1], and `sampling` is
+    the variance of one of them by the sampling of responses. `collapse` counts the runs that lie below the
     untrained student at the step, the only one that they are evaluated at.
     """
 
@@ -232,6 +233,7 @@ class ConfirmedRow:
     wanted: int
     columns: dict[str, ConfirmedColumn]
     averages: tuple[Fraction, ...] = ()
+    sampling: float = 0.0
     collapse: Collapse | None = None
 
     @property

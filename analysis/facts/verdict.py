@@ -26,7 +26,7 @@ from analysis.facts.evidence import (
 )
 from analysis.facts.intervals import CONFIDENCE
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
-from analysis.numbers import p_text, signed
+from analysis.numbers import p_equation, p_text, signed
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.study import Study
@@ -220,25 +220,22 @@ def _judged(one: str, other: str, gap: Difference) -> str:
     counts = " and ".join(map(str, sorted(set(gap.runs))))
     numbers = f"{one} − {other}: {with_interval(gap.estimate)}"
     if gap.p_value is None:
-        return f"{numbers}, {counts} seeds: not tested, since no two seeds of any method differ."
-    p = p_text(gap.p_value)
+        return f"{numbers}, {counts} seeds: not tested, since no two seeds of either method differ."
     outcome = "no difference shown"
     if gap.shown:
         outcome = f"{one} is {'better' if gap.estimate.value > 0 else 'worse'}"
     relabelled = "" if gap.permutation is None else f" (by permutation {p_text(gap.permutation)})"
-    return f"{numbers}, p {'' if p[0] == '<' else '= '}{p}{relabelled}, {counts} seeds: {outcome}."
+    return f"{numbers}, {p_equation(gap.p_value)}{relabelled}, {counts} seeds: {outcome}."
 
 
 def _collapsed(rows: Sequence[RowEvidence | ConfirmedRow], where: str) -> list[str]:
-    """`Runs that end below the untrained student: Vanilla 3 of 3, TRB 0 of 3 (p = 0.1).`"""
+    """`Runs that end below the untrained student: Vanilla 3 of 3, TRB 0 of 3 (p = 0.100).`"""
     counts = []
     for row in rows:
         if row.collapse is not None and row.method != BASE:
             own = row.collapse
-            p = "" if own.p_value is None else f" (p = {p_text(own.p_value)})"
-            counts.append(
-                f"{method_label(row.method)} {own.collapsed} of {own.runs}{p.replace('= <', '< ')}"
-            )
+            p = "" if own.p_value is None else f" ({p_equation(own.p_value)})"
+            counts.append(f"{method_label(row.method)} {own.collapsed} of {own.runs}{p}")
     if not any(row.collapse is not None and row.collapse.collapsed for row in rows):
         return []
     return [f"Runs that {where} below the untrained student: {', '.join(counts)}."]
@@ -250,9 +247,9 @@ def _about_collapses(known: Facts) -> list[str]:
     if not any(row.collapse is not None and row.collapse.collapsed for row in rows):
         return []
     return [
-        "Collapsed: runs that end below the untrained student, and the first step from which one stays there; p by "
-        "Fisher's exact test against Vanilla, corrected for the number of methods. Where some runs of a method "
-        "collapse, no test of means is right with few of them."
+        "Collapsed: runs that end below the untrained student, and the first step from which one of them stays there; "
+        "confirming runs are evaluated at one step alone. p by Fisher's exact test against Vanilla, corrected for the "
+        "number of methods. Where some runs of a method collapse, no test of means is right with few of them."
     ]
 
 
@@ -319,27 +316,23 @@ def intervals_sentences(known: Facts) -> list[str]:
         sentences.append(
             "The untrained student has no seeds: its ± and [ ] are over problems only."
         )
-    adjusted = []  # the number of differences that each p-value is corrected for
-    without_spread = False
-    for row in several:
-        for column in row.columns.values():
-            without_spread |= column.score.over == "problems"
-            if column.difference and column.difference.outcome == "tested":
-                adjusted.append(column.difference.corrected_for or 1)
-    if without_spread:
+    if any(each.score.over == "problems" for row in several for each in row.columns.values()):
         sentences.append(
             "Where no two seeds of a method differ, no spread between seeds can be told, and the interval is over "
             "problems only."
         )
-    if max(adjusted, default=0) > 1:
+    columns = [each for row in (*several, *known.confirmed) for each in row.columns.values()]
+    gaps = [each.difference for each in columns if each.difference is not None]
+    corrected = [gap.corrected_for for gap in gaps if gap.corrected_for is not None]
+    if max(corrected, default=0) > 1:
         sentences.append(
             "p and its interval: two-sided, corrected for the number of methods by Dunnett's test with the variance of "
-            "each method (Hasler and Hothorn); by permutation: the same question asked of all runs relabelled."
+            "each method (Hasler and Hothorn)."
         )
-    elif adjusted:
-        sentences.append(
-            "p: two-sided, by Welch's test; by permutation: the same question asked of the runs relabelled."
-        )
+    elif corrected:
+        sentences.append("p: two-sided, by Welch's test.")
+    if any(gap.permutation is not None for gap in gaps):
+        sentences.append("By permutation: the same question asked of all runs relabelled.")
     return sentences
 
 

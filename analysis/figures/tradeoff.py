@@ -137,7 +137,7 @@ def picture(data: SetupRuns) -> Picture:
     """Support against separability of the first rollouts, a point for each run."""
     points = curves.support_points(data.study, data.settings)
     if not points:
-        methods = ", ".join(curves.budgets())
+        methods = ", ".join(curves.budget_knobs())
         steps = f"{POOLED_STEPS} steps done with correct and incorrect rollouts"
         return Picture(CAPTION, data.name, missing=f"no run of {methods} has its first {steps}")
     return Picture(CAPTION, data.name, partial(draw, points, data.title), BASIS)

@@ -138,7 +138,7 @@ def boards(facts: Facts, drawn: Mapping[str, Picture]) -> list[Board]:
             lines.append(Line(row.method, label, color, score, gap, words, p))
         picture = drawn.get(f"trajectories-{name}")
         title = setup_title(name, facts.experiment.setups)
-        found.append(Board(title, lines, GapAxis(*GapAxis.ends(trained)), picture))
+        found.append(Board(title, lines, GapAxis.around(trained), picture))
     return found
 
 

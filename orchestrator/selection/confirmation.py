@@ -128,16 +128,17 @@ def _rounds(study: Study, chosen: Mapping[str, tuple[Setting, int]]) -> dict[str
         return rounds
     for look in range(1, LOOKS):
         of_runs: dict[str, list[Fraction]] = {}
+        sampling: dict[str, float] = {}
         for method, (setting, step) in chosen.items():
             confirmation = _confirmation(study, setting, step, rounds[method])
             evaluated = evaluated_units(study, confirmation)
             if len(evaluated) < len(confirmation.units):
                 return rounds  # this round is still being run
-            of_runs[method] = []
-            for unit in evaluated:
-                of_runs[method].append(_score(study, unit, step))
+            found = [_score(study, unit, step) for unit in evaluated]
+            of_runs[method] = [score for score, _ in found]
+            sampling[method] = statistics.fmean(variance for _, variance in found)
         going_on = False
-        for method in open_methods(of_runs, until):
+        for method in open_methods(of_runs, until, sampling):
             # A method that was decided at an earlier look stays decided, and has fewer rounds.
             if rounds[method] == look:
                 rounds[method] = look + 1
@@ -148,27 +149,35 @@ def _rounds(study: Study, chosen: Mapping[str, tuple[Setting, int]]) -> dict[str
     return rounds
 
 
-def open_methods(of_runs: Mapping[str, list[Fraction]], until: float) -> list[str]:
+def open_methods(
+    of_runs: Mapping[str, list[Fraction]], until: float, sampling: Mapping[str, float] | None = None
+) -> list[str]:
     """Methods whose difference to vanilla is neither within ± `until` points nor apart from zero.
 
-    `of_runs` are the scores of each method's confirming runs in percent, vanilla's among them.
+    `of_runs` are the scores of each method's confirming runs in percent, vanilla's among them, and
+    `sampling` their variances by the sampling of responses.
     """
-    spreads = {method: significance.spread_of(scores) for method, scores in of_runs.items()}
+    spreads = {
+        method: significance.spread_of(own, (sampling or {}).get(method, 0.0))
+        for method, own in of_runs.items()
+    }
     gaps: dict[str, float] = {}
     distributions: list[TDistribution] = []
-    for method, scores_of_runs in of_runs.items():
-        found = significance.of_difference(spreads[method], spreads[REFERENCE])
-        if method != REFERENCE and found is not None:
-            gap = statistics.mean(scores_of_runs) - statistics.mean(of_runs[REFERENCE])
-            gaps[method] = float(gap)
-            distributions.append(found)
-    intervals = significance.adjusted(list(gaps.values()), distributions, NOMINAL_LEVEL)
     undecided: list[str] = []
+    for method in [method for method in of_runs if method != REFERENCE]:
+        gap = float(statistics.mean(of_runs[method]) - statistics.mean(of_runs[REFERENCE]))
+        found = significance.of_difference(spreads[method], spreads[REFERENCE])
+        if found is not None:
+            gaps[method] = gap
+            distributions.append(found)
+        elif abs(gap) > until:  # no two runs of either differ, so that nothing can be tested yet
+            undecided.append(method)
+    intervals = significance.adjusted(list(gaps.values()), distributions, NOMINAL_LEVEL)
     for (method, gap), reach in zip(gaps.items(), intervals.reaches, strict=True):
         # The interval gap ± reach holds zero, and does not lie within ± until.
         if abs(gap) <= reach and abs(gap) + reach > until:
             undecided.append(method)
-    return undecided
+    return [method for method in of_runs if method in undecided]
 
 
 def evaluated_units(study: Study, confirmation: Confirmation) -> list[Unit]:
@@ -182,12 +191,16 @@ def evaluated_units(study: Study, confirmation: Confirmation) -> list[Unit]:
     return evaluated
 
 
-def _score(study: Study, unit: Unit, step: int) -> Fraction:
-    """The score of an evaluated confirming unit in percent."""
-    ids = list(study.fresh_evaluation_ids(unit.setup).values())
-    score = scores.exact_mean(scores.benchmark_scores(study.reader(unit), ids, step))
-    assert score is not None, "it has all samples"
-    return PERCENT * score
+def _score(study: Study, unit: Unit, step: int) -> tuple[Fraction, float]:
+    """The score of an evaluated confirming unit in percent, and its variance by sampling."""
+    run, total, variance = study.reader(unit), Fraction(0), 0.0
+    ids = study.fresh_evaluation_ids(unit.setup).values()
+    for evaluation_id in ids:
+        tally = scores.tally(run, evaluation_id, step)
+        assert tally is not None, "it has all samples"
+        total += tally.pass_at_1
+        variance += tally.sampling_variance
+    return PERCENT * total / len(ids), (PERCENT / len(ids)) ** 2 * variance
 
 
 # --- the units ---

@@ -269,7 +269,7 @@ def permutation_p(control: Sequence[Real], others: Sequence[Sequence[Real]]) -> 
     """
     groups = [np.array(scores, dtype=float) for scores in (control, *others)]
     runs, sizes = np.concatenate(groups), tuple(map(len, groups))
-    found = _of_control(runs[_labellings(sizes)], sizes)
+    found = _control_t(runs[_labellings(sizes)], sizes)
     # The first labelling is the one that was seen, and ties with itself but for rounding.
     largest = found.max(axis=1)[:, None] * (1 + 1e-9)
     return [float(share) for share in (largest >= found[0]).mean(axis=0)]
@@ -303,7 +303,7 @@ def _splits(runs: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int
             yield group + others
 
 
-def _of_control(labelled: Array, sizes: tuple[int, ...]) -> Array:
+def _control_t(labelled: Array, sizes: tuple[int, ...]) -> Array:
     """|t| of each group against the first, (labellings, groups − 1), of runs (labellings, runs).
 
     Without any spread it is zero for equal means, and infinite for others.

@@ -104,11 +104,16 @@ class ViewApp(App[None]):
     # --- what the thread hands over ---
 
     def on_from_thread(self, message: FromThread) -> None:
-        # The last reading may arrive while the view ends, when its widgets are gone.
-        if self.is_running and self._main.query_one_optional("#headline") is not None:
-            message.call()
+        message.call()
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether the widgets are gone: the last reading may arrive while the view ends."""
+        return not self.is_running or self._main.query_one_optional("#headline") is None
 
     def _show_progress(self, progress: Progress) -> None:
+        if self._is_leaving:
+            return
         self._progress = progress
         self._main.query_one("#headline", Static).update(headline(self._study, progress))
         for pane in self._main.query(Pane):
@@ -117,6 +122,8 @@ class ViewApp(App[None]):
             self.screen.show(progress)
 
     def _show_table(self, table: Table | None, problem: str) -> None:
+        if self._is_leaving:
+            return
         for pane in self._main.query(Pane):
             pane.show_table(table, problem)
 

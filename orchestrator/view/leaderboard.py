@@ -5,7 +5,6 @@ Behind the chosen method stands what its number rests on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -77,7 +76,7 @@ class LeaderboardPane(Pane):
         # The untrained student is so far below all others that the axis would end with it.
         trained = [each.difference for each in shown.values() if each.method != BASE]
         gaps = [difference for difference in trained if difference is not None]
-        axis = IntervalAxis.around(gaps, columns.get(AXIS, LEAST_AXIS))
+        axis = IntervalAxis(GapAxis.around(gaps), columns.get(AXIS, LEAST_AXIS))
         for heading, width in columns.items():
             titles[heading if heading != AXIS else axis.heading()] = width
         cells = {}
@@ -252,23 +251,19 @@ def benchmark_texts(table: Table, placing: Placing) -> list[str]:
 
 
 @dataclass(frozen=True)
-class IntervalAxis(GapAxis):
-    """Such an axis over `width` characters."""
+class IntervalAxis:
+    """An axis of differences over `width` characters."""
 
+    axis: GapAxis
     width: int
-
-    @staticmethod
-    def around(differences: Iterable[Difference], width: int) -> IntervalAxis:
-        """An axis that holds zero and the intervals."""
-        return IntervalAxis(*GapAxis.ends(differences), width)
 
     def place(self, value: float) -> int:
         """The character at which a value lies; the first or last one for a value beyond."""
-        return round(self.share(value) * (self.width - 1))
+        return round(self.axis.share(value) * (self.width - 1))
 
     def heading(self) -> str:
         """`−3.2       +4.1`: the two ends of the axis."""
-        low, high = signed(self.low), signed(self.high)
+        low, high = signed(self.axis.low), signed(self.axis.high)
         return low + " " * (self.width - len(low) - len(high)) + high
 
     def draw(self, difference: Difference | None) -> str:
@@ -281,6 +276,6 @@ class IntervalAxis(GapAxis):
         interval, value = difference.estimate.interval, float(difference.estimate.value)
         for place in range(self.place(interval.low), self.place(interval.high) + 1):
             letters[place] = LINE if letters[place] == BLANK else "┼"
-        point = BELOW if value < self.low else ABOVE if value > self.high else POINT
+        point = BELOW if value < self.axis.low else ABOVE if value > self.axis.high else POINT
         letters[self.place(value)] = point
         return "".join(letters)

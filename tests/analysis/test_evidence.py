@@ -559,3 +559,24 @@ def test_known_columns_stay_while_an_added_benchmark_is_evaluated(tmp_path: Path
     full = results_table(Study(wider, units, tmp_path))
     assert cells(full, "avg")["vanilla"] == "37.5"
     assert full.verdict.sentences
+
+
+def test_a_run_that_falls_after_its_best_step_is_counted_though_a_race_dropped_it(
+    tmp_path: Path, loaded: Loaded
+) -> None:
+    """The last step has one sample a problem, too few to be chosen from, and shows the collapse."""
+    experiment, units = loaded
+    vanilla, veto = (units_of(units, name)[0] for name in ("vanilla", "veto"))
+    write(tmp_path, experiment, units_of(units, "base_eval")[0], 0, draw(1, 0.3))
+    for unit in (vanilla, veto):
+        write(tmp_path, experiment, unit, 20, draw(2, 0.6))
+    write(tmp_path, experiment, vanilla, 40, draw(3, 0.02, 1), 1)
+    write(tmp_path, experiment, veto, 40, draw(3, 0.6, 1), 1)
+    made = results_table(Study(experiment, units, tmp_path))
+    fallen, steady = row_of(made, "vanilla"), row_of(made, "veto")
+    assert (fallen.step, steady.step) == (20, 20)
+    assert fallen.collapse is not None
+    assert (fallen.collapse.collapsed, fallen.collapse.first) == (1, 40)
+    assert steady.collapse is not None
+    assert (steady.collapse.collapsed, steady.collapse.first) == (0, None)
+    assert row_of(made, "base").collapse is None

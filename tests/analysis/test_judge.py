@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from dataclasses import replace
+from fractions import Fraction
 from math import sqrt
 from typing import Any
 
@@ -17,7 +18,7 @@ from scipy import stats
 from analysis.facts.assess import leave_one_seed_out, to_reference
 from analysis.facts.candidates import Candidate
 from orchestrator.selection import significance
-from orchestrator.selection.confirmation import LOOKS
+from orchestrator.selection.confirmation import LOOKS, open_methods
 from orchestrator.selection.scores import Tally
 from orchestrator.selection.significance import RunSpread, TDistribution
 from tests.judge_world import (
@@ -269,3 +270,25 @@ def test_corrected_p_values_go_with_their_intervals() -> None:
         assert [columns["avg"].holm for columns in gaps.values()] == pytest.approx(
             significance.holm(alone)
         )
+
+
+# --- until decided ---
+
+
+def test_a_look_and_the_table_have_the_same_reach() -> None:
+    """Three close runs of each method whose responses alone scatter by 2.5 points: not decided."""
+    close = [Fraction(50), Fraction(501, 10), Fraction(502, 10)]
+    of_runs = {VANILLA: close, TRB: close[::-1]}
+    assert open_methods(of_runs, 2.0) == []
+    assert open_methods(of_runs, 2.0, dict.fromkeys(of_runs, 2.5**2)) == [TRB]
+
+
+def test_what_cannot_be_tested_yet_is_not_decided() -> None:
+    """No two runs of either method differ: 3 points apart is open, level is not."""
+    of_runs = {
+        VANILLA: [Fraction(50)] * 2,
+        "skd": [Fraction(53)] * 2,
+        "veto": [Fraction(50)] * 2,
+        TRB: [Fraction(50), Fraction(58)],
+    }
+    assert open_methods(of_runs, 1.0) == ["skd", TRB]

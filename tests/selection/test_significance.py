@@ -230,3 +230,6 @@ def test_a_difference_that_is_there_is_found() -> None:
 def test_p_is_a_probability_however_large_the_difference() -> None:
     found = TDistribution(0.5, 60)
     assert 0 <= found.p_value(80.0) <= found.p_value(-20.0) < 1e-9
+    adjusted = significance.adjusted([80.0, -20.0, 0.1], [TDistribution(0.76, 60, 0.5)] * 3)
+    assert all(0 <= p <= 1 for p in adjusted.p_values)
+    assert adjusted.p_values[0] <= adjusted.p_values[1] < 1e-9

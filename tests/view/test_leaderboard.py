@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-from analysis.facts.evidence import Difference, Estimate
+from analysis.facts.evidence import Difference, Estimate, GapAxis
 from analysis.facts.intervals import Interval
 from analysis.table import evidence_formats
 from analysis.table.model import results_table
@@ -65,7 +65,7 @@ def test_each_benchmark_is_named_once(tmp_path: Path) -> None:
 
 
 def test_an_axis_shows_interval_point_and_zero() -> None:
-    axis = IntervalAxis(-2.0, 2.0, 9)
+    axis = IntervalAxis(GapAxis(-2.0, 2.0), 9)
     assert axis.draw(None) == "    │    "
     assert axis.draw(difference(1.0, 0.5, 1.5)) == "    │─●─ "
     assert axis.draw(difference(-1.0, -2.0, 0.5)) == "──●─┼─   "
@@ -73,9 +73,9 @@ def test_an_axis_shows_interval_point_and_zero() -> None:
 
 def test_an_axis_ends_at_twenty_points_and_points_beyond() -> None:
     collapsed = difference(-80.0, -82.0, -78.0)
-    axis = IntervalAxis.around([collapsed, difference(1.0, -1.0, 3.0)], 27)
-    assert (axis.low, axis.high) == (-20.0, 3.0)
+    axis = IntervalAxis(GapAxis.around([collapsed, difference(1.0, -1.0, 3.0)]), 27)
+    assert (axis.axis.low, axis.axis.high) == (-20.0, 3.0)
     assert axis.draw(collapsed)[0] == "◀"
-    assert IntervalAxis(-1.0, 1.0, 9).draw(difference(7.0, 6.0, 8.0))[-1] == "▶"
+    assert IntervalAxis(GapAxis(-1.0, 1.0), 9).draw(difference(7.0, 6.0, 8.0))[-1] == "▶"
     assert axis.heading().split() == ["−20.0", "+3.0"]
     assert len(axis.heading()) == len(axis.draw(None)) == 27
