@@ -163,12 +163,12 @@ def adjusted(
         # The t test is exact, and the quadrature of `_Largest` only nearly so.
         only = distributions[0]
         return Adjusted([only.p_value(differences[0])], [only.reach(level)])
-    found = Adjusted([], [])
+    corrected = Adjusted([], [])
     largest = _largest(tuple(each.control for each in distributions))
     for difference, own in zip(differences, distributions, strict=True):
-        found.p_values.append(largest.tail(abs(float(difference)) / own.error, own.freedom))
-        found.reaches.append(largest.bound(level, own.freedom) * own.error)
-    return found
+        corrected.p_values.append(largest.tail(abs(float(difference)) / own.error, own.freedom))
+        corrected.reaches.append(largest.bound(level, own.freedom) * own.error)
+    return corrected
 
 
 class _Largest:
@@ -269,10 +269,10 @@ def permutation_p(control: Sequence[Real], others: Sequence[Sequence[Real]]) -> 
     """
     groups = [np.array(scores, dtype=float) for scores in (control, *others)]
     runs, sizes = np.concatenate(groups), tuple(map(len, groups))
-    found = _control_t(runs[_labellings(sizes)], sizes)
+    statistics = _control_t(runs[_labellings(sizes)], sizes)
     # The first labelling is the one that was seen, and ties with itself but for rounding.
-    largest = found.max(axis=1)[:, None] * (1 + 1e-9)
-    return [float(share) for share in (largest >= found[0]).mean(axis=0)]
+    largest = statistics.max(axis=1)[:, None] * (1 + 1e-9)
+    return [float(share) for share in (largest >= statistics[0]).mean(axis=0)]
 
 
 @lru_cache(maxsize=16)
