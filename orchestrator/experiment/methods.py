@@ -172,7 +172,8 @@ def _full_limit(knobs: Knobs, step: int, longest: int) -> int:
 class Method:
     """A method of on-policy distillation: one row of METHODS.
 
-    `title` is its name in its paper, `short` its name in every table, list, figure and W&B run.
+    `title` is its name in its paper, or a name of our own with "after" for a variant of its source;
+    `short` is its name in every table, list, figure and W&B run.
     `own_knobs` are its hyperparameters (Appendix A.2); every method has `lr` as well. `behavior` is
     the policy that samples the rollouts of optimizer step k ≥ 0, given the knobs. `objective` is
     the loss of step k of N, given knobs, training, k and N. `response_limit` are the tokens after
@@ -299,7 +300,7 @@ METHODS: dict[str, Method] = {
         fades="K",
     ),
     "teacher_mixture": Method(
-        "Teacher-mixed sampling (MiniLLM)",
+        "Teacher-mixed sampling",
         "Mixture",
         {
             "w0": _number(
@@ -325,8 +326,8 @@ METHODS: dict[str, Method] = {
         objectives=DIVERGENCES,
     ),
     "top_d": Method(
-        "Proximal teacher (TOP-D)",
-        "TOP-D",
+        "Proximal target, after TOP-D",
+        "Proximal target",
         {"alpha": _number("Share of the teacher in the target.", r"$\alpha$", gt=0, le=1)},
         objective=lambda knobs, training, step, steps: Objective(
             training.objective, Proximal(knobs["alpha"])
@@ -334,8 +335,8 @@ METHODS: dict[str, Method] = {
         objectives=DIVERGENCES,
     ),
     "tr_opd": Method(
-        "Trust region on-policy distillation (TrOPD)",
-        "TrOPD",
+        "Token-wise reverse or forward KL, after TrOPD",
+        "After TrOPD",
         objective=_of_terms(
             lambda knobs: Term(ReverseKL(), TeacherKeeps()),
             lambda knobs: Term(ForwardKL(), TeacherKeeps(inverted=True)),
@@ -363,8 +364,8 @@ METHODS: dict[str, Method] = {
         axis="K",
     ),
     "aopd": Method(
-        "Asymmetric on-policy distillation (AOPD)",
-        "AOPD",
+        "Asymmetric reverse or forward KL, after AOPD",
+        "After AOPD",
         objective=_of_terms(
             lambda knobs: Term(ReverseKL(), TeacherPrefers()),
             lambda knobs: Term(ForwardKL(), TeacherPrefers(inverted=True)),
@@ -559,7 +560,7 @@ def method_title(key: str) -> str:
 def method_key(name: str) -> str:
     """The key of a method by key, title or label, in any case and with blanks, `-` or `_`.
 
-    An unknown name is its own key.
+    "After" may be left out: TrOPD finds After TrOPD. An unknown name is its own key.
     """
     folded = _fold(name)
     for key in (*METHODS, BASE):
@@ -590,4 +591,4 @@ def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)  # a table's file names a method in each of its rows
 def _fold(name: str) -> str:
-    return re.sub(r"[\s_-]+", " ", name.strip()).casefold()
+    return re.sub(r"[\s_-]+", " ", name.strip()).casefold().removeprefix("after ")

@@ -77,6 +77,12 @@ def test_key_title_and_label_all_give_the_key(key: str) -> None:
         assert method_key(name) == key
 
 
+def test_a_variant_is_found_by_the_name_of_its_source() -> None:
+    assert method_label("tr_opd") == "After TrOPD"
+    for name, key in (("TrOPD", "tr_opd"), ("TOP-D", "top_d"), ("AOPD", "aopd")):
+        assert method_key(name) == key
+
+
 @pytest.mark.parametrize("name", ["trust-region", "Trust Region", "trb"])
 def test_blanks_and_hyphens_stand_for_each_other(name: str) -> None:
     assert method_key(name) == "trust_region"
