@@ -307,6 +307,11 @@ class Evaluation(Section):
     rescore: Annotated[
         Flag, "Whether the selected checkpoint is evaluated again on fresh samples."
     ] = True
+    held_out: Annotated[
+        Natural | None,
+        "Prompts that no trial takes, on which each measures KL(p‖q) at its start and checkpoints; "
+        "null: for 5 % of the tokens of a first evaluation, but 8 to 64 prompts; 0: none.",
+    ] = None
     keep_texts: Annotated[
         Natural,
         "Responses of each problem whose texts are kept beside the counts, at every checkpoint; of "

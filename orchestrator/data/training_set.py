@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -33,6 +33,7 @@ EXAMPLES = 3  # problems with different golds that `data.json` names
 FRACTION = re.compile(r"([+-]?)(?:\\frac(?:\{(\d+)\}|(\d))(?:\{(\d+)\}|(\d))|(\d+)/(\d+))")
 
 GENERATED = ("arithmetic", "word_problems")
+MORE_GENERATED = 64  # for a held-out prompt: short sums repeat, and most of them may be trained on
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class TrainingSet:
     `{"given": 96, "none": 0}` for published answers, else the outcomes of `data.openthoughts`.
     `differing` gives examples of the problems whose rows differ in their gold, with these golds:
     `{"What is 3 plus 6?": ["10", "9"]}`. `overlap` counts the problems that stand in a benchmark,
-    by the benchmark's key.
+    by the benchmark's key. `held_out` are prompts behind all of these, with their positions in the
+    order.
     """
 
     prompts: list[TrainingPrompt]
@@ -61,6 +63,7 @@ class TrainingSet:
     golds: dict[str, int]
     differing: dict[str, list[str]] = field(default_factory=dict)
     overlap: dict[str, dict[str, Any]] = field(default_factory=dict)
+    held_out: list[tuple[int, TrainingPrompt]] = field(default_factory=list)
 
     def batch(self, index: int, size: int) -> list[tuple[int, TrainingPrompt]]:
         """The prompts of batch `index` with their positions in the order."""
@@ -99,11 +102,13 @@ def load_training_set(
     data_dir: str | None,
     tokenizer: PreTrainedTokenizerBase,
     batches: int | None = None,
+    held_out: int = 0,
 ) -> TrainingSet:
     """The prompts of all steps, steps × prompts_per_step of them, in training order.
 
     Raises UserError if the data hold fewer than `batches` steps take, by default all. Exactly as
-    many problems as all steps take are generated; the set is then smaller if some are too long.
+    many problems as all steps take are generated; the set is then smaller if some are too long. At
+    most `held_out` prompts that no step takes are the next ones in that order.
     """
     training = setup.training
     each = training.prompts_per_step
@@ -113,15 +118,15 @@ def load_training_set(
     source = _read_source(setup.data, data_dir, wanted)
     check_system(source.problems, setup.prompt.system)
     prompts: list[TrainingPrompt] = []
-    too_long = 0
-    for problem in source.problems:
-        if len(prompts) == wanted:
-            break
+    too_long, problems = 0, iter(source.problems)
+    for problem in problems:
         ids = render(problem.text, setup.prompt, tokenizer)
         if len(ids) > training.max_prompt_tokens:
             too_long += 1
         else:
             prompts.append(TrainingPrompt(problem, ids))
+        if len(prompts) == wanted:
+            break
     if len(prompts) < needed and setup.data.source not in GENERATED:
         raise UserError(
             f"data: {len(prompts)} usable prompts ({too_long} too long): expected "
@@ -142,18 +147,41 @@ def load_training_set(
         examples[shortened(text, LONGEST_VALUE)] = answers
     used = [prompt.problem.text for prompt in prompts]
     overlap = find_overlap(setup, data_dir, source.problems, used)
-    return TrainingSet(prompts, too_long, source.rows, golds, examples, overlap)
+    others: list[tuple[int, TrainingPrompt]] = []
+    if held_out:
+        more = _generated(setup.data, len(source.problems), MORE_GENERATED * held_out)
+        others = _held_out(setup, tokenizer, chain(problems, more), used, held_out)
+    return TrainingSet(prompts, too_long, source.rows, golds, examples, overlap, others)
+
+
+def _held_out(
+    setup: Setup,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Iterable[Problem],
+    trained: Collection[str],
+    count: int,
+) -> list[tuple[int, TrainingPrompt]]:
+    """The first `count` of the problems whose texts no step trains on, each text once.
+
+    Their numbers go on where those of the `trained` prompts end.
+    """
+    seen, chosen = set(trained), list[tuple[int, TrainingPrompt]]()
+    for problem in problems:
+        if len(chosen) == count:
+            break
+        if problem.text not in seen:
+            seen.add(problem.text)
+            ids = render(problem.text, setup.prompt, tokenizer)
+            if len(ids) <= setup.training.max_prompt_tokens:
+                chosen.append((len(trained) + len(chosen), TrainingPrompt(problem, ids)))
+    return chosen
 
 
 def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
     """The problems of the source: `wanted` generated ones, or a whole data set, shuffled."""
+    if data.source in GENERATED:
+        return _Source(list(_generated(data, 0, wanted)), rows={})
     match data.source:
-        case "arithmetic":
-            sums = arithmetic.training_problems(data.order_seed, data.longest)
-            return _Source(list(islice(sums, wanted)), rows={})
-        case "word_problems":
-            stories = word_problems.training_problems(data.order_seed)
-            return _Source(list(islice(stories, wanted)), rows={})
         case "openthoughts":
             thoughts = load_thoughts(data)
             answers: dict[str, Mapping[str, int]] = {}
@@ -170,6 +198,16 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
             source = _Source(distinct, rows, differing=differing)
     random.Random(f"order-{data.order_seed}").shuffle(source.problems)
     return source
+
+
+def _generated(data: Data, first: int, count: int) -> Iterator[Problem]:
+    """`count` problems of an endless source from number `first` on; none of a source with an end."""
+    endless: Iterator[Problem] = iter(())
+    if data.source == "arithmetic":
+        endless = arithmetic.training_problems(data.order_seed, data.longest)
+    elif data.source == "word_problems":
+        endless = word_problems.training_problems(data.order_seed)
+    return islice(endless, first, first + count)
 
 
 def _without_repeats(

@@ -186,6 +186,10 @@ class Trainer(Protocol):
         """As `Sampler.log_probs`, under the weights that `export` would write."""
         ...
 
+    def score(self, rollouts: Rollouts) -> TeacherScores:
+        """As `Scorer.score`, by the student in training: log p, its own entropy; changes nothing."""
+        ...
+
     def publish(self, step: int) -> WeightsRef:
         """The weights after `step` steps, for samplers to load before the next update.
 

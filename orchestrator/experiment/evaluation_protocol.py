@@ -13,6 +13,8 @@ from orchestrator.experiment.identity import evaluation_identity
 from orchestrator.experiment.units import OfKind
 from orchestrator.models.identity import digest
 
+HELD_OUT_SHARE = Fraction(1, 20)  # of the tokens of an evaluation; all of them at full length
+HELD_OUT_RANGE = 8, 64  # prompts
 FRESH = 1  # repetition of the samples that take no part in selection
 # Doublings, and one more rung where a few close candidates cost most (benchmarks/race.py compares).
 SHARES = tuple(Fraction(size, 32) for size in (1, 2, 4, 8, 16, 24, 32))
@@ -61,6 +63,23 @@ def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
 def samples_at_once(evaluation: Evaluation, unit: OfKind) -> dict[str, int]:
     """Benchmark → samples of a new checkpoint: all for the untrained student, which has no rivals."""
     return rungs(evaluation)[-1 if unit.is_untrained else 0]
+
+
+def held_out_prompts(setup: Setup) -> int:
+    """Held-out prompts on which a trial measures KL(p‖q) at a checkpoint, by `evaluation.held_out`.
+
+    The default bounds their responses by HELD_OUT_SHARE of the tokens that every checkpoint is
+    evaluated with at once, both at full length, and lies within HELD_OUT_RANGE. More prompts would
+    buy little: their error falls with the root of their number, and runs differ by more.
+    """
+    evaluation, (least, most) = setup.evaluation, HELD_OUT_RANGE
+    if evaluation.held_out is not None:
+        return evaluation.held_out
+    responses = 0
+    for benchmark, samples in rungs(evaluation)[0].items():
+        responses += samples * problems_wanted(evaluation, benchmark)
+    tokens = HELD_OUT_SHARE * responses * evaluation.max_response_tokens
+    return max(least, min(most, int(tokens / setup.training.max_response_tokens)))
 
 
 def keeps_text(evaluation: Evaluation, repetition: int, sample: int) -> bool:

@@ -22,6 +22,7 @@ class Purpose(enum.IntEnum):
     SFT = 1
     EVALUATION = 2
     CONTINUATION = 3  # of a truncated rollout; the key's `step` is the length of its prefix
+    HELD_OUT = 4  # of a prompt that no unit trains on; seed and step are 0 for all units and steps
 
 
 class Role(enum.IntEnum):

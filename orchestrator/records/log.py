@@ -312,6 +312,7 @@ def columns_of_step(
 # checkpoint. A row is written when its work is done. `at` is that time; `host`, `process` and `gpu`
 # did the work.
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
+MEASURE = "held out"  # sampling and scoring of the held-out prompts at a checkpoint, in `seconds`
 EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
 # The parts of a training step: keys of a TRAIN row, in seconds. SCORE is next to nothing after a
 # blended rollout, which the teacher scored while decoding, and no key of a step that the teacher does
@@ -330,6 +331,50 @@ PEAK_GIB, BUDGET_GIB = "peak_gib", "budget_gib"
 # step. The last two are the work of evaluators, which `trb status` derives from their claims.
 LOADING, READING, OPENING = "loading PyTorch", "reading data", "starting models"
 TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"
+
+
+# --- rows of held_out.jsonl: the distance of student and teacher on prompts that no trial takes ---
+#
+# A trial writes one at its start and one at each checkpoint: `step` counts the updates before it. The
+# student samples one response to each prompt, with the same uniforms at every step of every trial of
+# a setup, and both models read its prefixes. Logarithms are natural; the student's support is its
+# top-k ids at a prefix, as in the objective.
+
+HELD_OUT = "held_out.jsonl"
+FIRST_BUCKET, BUCKET_FACTOR = 8, 4  # positions 1–8, 9–32, 33–128, 129–512, …
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A row of held_out.jsonl: means over response tokens in nats, and shares in [0, 1].
+
+    `kl` is KL(p‖q) with all ids outside of the support as one outcome: Σ_S p·log(p/q) + (1 − P)·
+    log((1 − P)/(1 − Q)) with P = Σ_S p and Q = Σ_S q. It is at most the KL of the whole vocabulary,
+    and equal where the support is all of it. `kl_error` is its standard error over prompts, that of
+    a ratio estimator (Cochran 1977, "Sampling Techniques", eq. 6.13), None for a single prompt.
+    `sequence_kl` is the mean over responses of their summed KL, which estimates the KL of whole
+    responses. `tail_student` is 1 − P and `tail_teacher` 1 − Q; the entropies are those of the
+    whole vocabulary.
+
+    `prompts` are numbers in the training order, and `tokens` and `prompt_kl` the length and the
+    summed KL of the response to each. `positions` has a mapping for each bucket of positions that
+    a response reached: `first` and `last` from 1, `tokens`, `kl` and both tails.
+    """
+
+    step: int
+    kl: float | None
+    kl_error: float | None
+    sequence_kl: float | None
+    tail_student: float | None
+    tail_teacher: float | None
+    student_entropy: float | None
+    teacher_entropy: float | None
+    response_length: float
+    truncated: float
+    prompts: list[int]
+    tokens: list[int]
+    prompt_kl: list[float | None]
+    positions: list[dict[str, Any]]
 
 
 # --- training rollouts token by token, in a file for some of the steps ---

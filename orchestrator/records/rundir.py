@@ -5,6 +5,7 @@
 | `config.json`, `provenance.json` | the resolved configuration; code, host and models of the first attempt | once |
 | `data.json` and other documents | one JSON value each | whole |
 | `metrics.jsonl`, `rollouts.jsonl` | a row per step; a row per rollout | appended |
+| `held_out.jsonl` | a row per checkpoint of a trial: KL(p‖q) on held-out prompts (`log.HeldOut`) | appended |
 | `samples/step_000019.jsonl.gz` | some rollouts of that step token by token (`log.RolloutSample`) | whole |
 | `checkpoints/step_000020/` | a Hugging Face model folder; beside the last one, the learner's state | whole |
 | `evals/<evaluation id>/step_000020/` | a file for each slice (`slices`), in it a row per problem | whole |
@@ -46,6 +47,8 @@ from orchestrator.records.files import (
 )
 from orchestrator.records.log import (
     FOLDER,
+    HELD_OUT,
+    HeldOut,
     Phase,
     RolloutSample,
     read_log,
@@ -183,6 +186,10 @@ class RunReader:
     def rollouts(self) -> Iterator[dict[str, Any]]:
         """A row for each training rollout."""
         return self._rows(ROLLOUTS)
+
+    def held_out(self) -> list[HeldOut]:
+        """The committed measurements on held-out prompts, by step; none of an older run."""
+        return [HeldOut(**row) for row in self.committed(HELD_OUT)]
 
     def committed(self, log: str) -> list[dict[str, Any]]:
         """Rows of a log that no later truncation can take back."""

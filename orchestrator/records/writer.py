@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from orchestrator.errors import UserError
 from orchestrator.liveness.leases import Lease
@@ -34,7 +34,7 @@ from orchestrator.records.files import (
     write_once,
     write_sealed,
 )
-from orchestrator.records.log import FOLDER, RolloutSample, RunLog, samples_name
+from orchestrator.records.log import FOLDER, HELD_OUT, RolloutSample, RunLog, samples_name
 from orchestrator.records.rundir import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -57,6 +57,7 @@ from orchestrator.records.rundir import (
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, identity, write_texts
 
 LOGS = (METRICS, ROLLOUTS)
+LATER = (HELD_OUT,)  # logs that begin with their first row, so that other units have none
 
 
 class RecordWriter(RunReader):
@@ -105,7 +106,13 @@ class RunWriter(RunReader):
             self.path.mkdir(parents=True, exist_ok=True)
             for note in (ERROR, TRACEBACK):
                 (self.path / note).unlink(missing_ok=True)
-            self._committed = {name: self._cut_to_committed(name) for name in logs}
+            state = self._state()
+            begun = [
+                name
+                for name in LATER
+                if committed_bytes(state, name) or (self.path / name).exists()
+            ]
+            self._committed = {name: self._cut_to_committed(name) for name in [*logs, *begun]}
             for name in (ATTEMPTS, TIMING):
                 _drop_torn_line(self.path / name)
             self._remove_uncommitted_checkpoints()
@@ -113,7 +120,7 @@ class RunWriter(RunReader):
             self._lease.release()
             raise
         self.log = RunLog(self.path)
-        self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in logs}
+        self._logs = {name: self._opened(name) for name in self._committed}
         state = self._state()
         self._models: Mapping[str, Any] = state.get("models", {})
         self._checkpoints: dict[str, dict[str, str]] = state.get("checkpoints", {})
@@ -171,6 +178,9 @@ class RunWriter(RunReader):
 
     def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
         """Append rows to one of the logs; numbers that are not finite become null."""
+        if log in LATER and log not in self._logs:
+            self._committed[log] = self._cut_to_committed(log)
+            self._logs[log] = self._opened(log)
         with naming(self.path / log):
             self._logs[log].writelines(_line(row) for row in rows)
             self._logs[log].flush()
@@ -266,6 +276,9 @@ class RunWriter(RunReader):
             "models": self._models,
         }
         write_sealed(self.path / STATE, state)
+
+    def _opened(self, log: str) -> TextIO:
+        return (self.path / log).open("a", encoding="utf-8")
 
     # --- taking back what was not committed ---
 

@@ -9,7 +9,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from orchestrator.engines.budget import Situation, scores_beside
 from orchestrator.engines.common.causal import open_tokenizer
 from orchestrator.engines.device import PeakWatch, granted, watch_gpu
 from orchestrator.errors import NotFinite, WrongWeights
+from orchestrator.experiment.evaluation_protocol import held_out_prompts
 from orchestrator.experiment.methods import METHODS, behavior_at, response_limit
 from orchestrator.experiment.units import checkpoint_steps, sampled_steps
 from orchestrator.grading.gold import Gold
@@ -30,10 +31,12 @@ from orchestrator.liveness import heartbeat
 from orchestrator.liveness.processes import described
 from orchestrator.models.folders import complete_settings
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Behavior, Objective, TrustRegion
+from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
 from orchestrator.records.log import (
     BUDGET_GIB,
+    HELD_OUT,
     LEARN,
+    MEASURE,
     OPENING,
     PEAK_GIB,
     READING,
@@ -310,6 +313,51 @@ class Clock:
             self.peaks[name] = round(max(self.peaks.get(name, 0.0), self._watch.take()), 2)
 
 
+# --- held-out prompts: student → rollouts → teacher and student at their prefixes → log ---
+
+
+class HeldOutPrompts:
+    """The `prompts` that no trial of the setup takes, with their positions in the order.
+
+    A trial measures itself on them at its start and at each checkpoint. Key and uniforms of a
+    prompt are the same at every step of every trial, so that what two of them share cancels in
+    their difference. Nothing that training reads is touched.
+    """
+
+    def __init__(self, trial: Trial, prompts: Sequence[tuple[int, TrainingPrompt]]):
+        self.trial = trial
+        self.requests: list[Request] = []
+        for index, prompt in prompts:
+            key = SequenceKey(Purpose.HELD_OUT, 0, 0, index, 0)
+            self.requests.append(Request(prompt.ids, key))
+
+    def measure(self, step: int) -> None:
+        """Log KL(p‖q) on the student's own responses after `step` steps; nothing without prompts.
+
+        A student that has diverged is not measured. Its next step or its evaluation says so.
+        """
+        if not self.requests:
+            return
+        run, roles = self.trial.run, self.trial.roles
+        self.trial.start(step, "teacher")
+        begun = time.monotonic()
+        refresh(roles, step)
+        try:
+            rollouts, digest = roles.call_for_two(
+                "rollout", RolloutWorker.sample, self.requests, Student()
+            )
+            digest.get()
+            scores, _ = roles.call_for_two("teacher", TeacherWorker.score, rollouts)
+            row = roles.call("learner", LearnerWorker.held_out, rollouts, scores, step).get()
+        except NotFinite as error:
+            run.log.line(f"step {step}: not measured on held-out prompts: {error}")
+            return
+        run.append(HELD_OUT, [vars(row)])
+        timing = {"step": step, "phase": MEASURE, "seconds": round(time.monotonic() - begun, 4)}
+        timing |= {"responses": len(self.requests), "tokens": sum(row.tokens)}
+        run.append_timing(timing | self.trial.places["rollout"])
+
+
 # --- the loop of one unit, from the state of its run directory to the end of its training ---
 
 
@@ -352,7 +400,8 @@ class Trial:
         self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
         self.run.log.enter(READING)
         batches = self.unit.first_batch + self.unit.steps
-        data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer, batches)
+        measured = held_out_prompts(self.setup) if self.unit.is_trial else 0
+        data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer, batches, measured)
         self.run.describe_data(data.counts())
         self.run.log.enter(OPENING)
         self.start(self.run.next_step, "learner")
@@ -365,6 +414,14 @@ class Trial:
             with heartbeat.loading():
                 saved = self.run.checkpoint_path(self.run.next_step)
                 self.roles.call("learner", LearnerWorker.restore, str(saved)).get()
+        if len(data.held_out) < measured:
+            self.run.log.line(
+                f"the data leave {len(data.held_out)} of {measured} held-out prompts "
+                "(evaluation.held_out)"
+            )
+        held_out = HeldOutPrompts(self, data.held_out)
+        if not self.run.next_step:
+            held_out.measure(0)
         checkpoints = checkpoint_steps(self.unit, self.setup)
         watch = watch_gpu()
         training_step = TrainingStep(self, data, watch)
@@ -373,6 +430,7 @@ class Trial:
                 self.run.log.enter(TRAINING)
                 training_step.take(k)
                 if k + 1 in checkpoints:
+                    held_out.measure(k + 1)
                     self.run.new_checkpoint(k + 1, self.save)
                     self.run.commit(k + 1)
                     self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")

@@ -6,12 +6,15 @@ log q are 352 MB. Means over tokens are over all response tokens of the batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from orchestrator.policy.objective import support_mass, token_loss
+from orchestrator.records.log import BUCKET_FACTOR, FIRST_BUCKET, HeldOut
 from orchestrator.rollouts import SURVIVED, Rollouts, TeacherScores
 
 DECIMALS = 4  # of a number in a trace
@@ -113,6 +116,67 @@ def digest_scores(rollouts: Rollouts, scores: TeacherScores) -> ScoresDigest:
     return ScoresDigest(
         metrics, _row_means(scores.token_BT, rollouts), _row_means(log_ratio_BT, rollouts)
     )
+
+
+def digest_held_out(
+    rollouts: Rollouts, student: TeacherScores, teacher: TeacherScores, step: int
+) -> HeldOut:
+    """The row of held_out.jsonl after `step` steps; of each prompt there is one response.
+
+    `student` and `teacher` are the statistics of the two models at the visited prefixes.
+    """
+    mask, lengths = rollouts.mask_BT, rollouts.lengths_B.double()
+    log_p, log_q = student.support_BTK.flatten(0, 1), teacher.support_BTK.flatten(0, 1)
+    at_token = {
+        "kl": token_loss("tail", log_p, log_q),
+        "tail_student": (1 - support_mass(log_p.double())).clamp_min(0),
+        "tail_teacher": (1 - support_mass(log_q.double())).clamp_min(0),
+    }
+    of_tokens = {name: values.view(mask.shape) for name, values in at_token.items()}
+    summed_B = torch.where(mask, of_tokens["kl"].double(), 0.0).sum(-1)
+    means = {name: _token_mean(values, mask) for name, values in of_tokens.items()}
+    return HeldOut(
+        step=step,
+        **means,
+        kl_error=_ratio_error(summed_B, lengths),
+        sequence_kl=float(summed_B.mean()),
+        student_entropy=_token_mean(student.entropy_BT, mask),
+        teacher_entropy=_token_mean(teacher.entropy_BT, mask),
+        response_length=float(lengths.mean()),
+        truncated=float(rollouts.truncated_B.double().mean()),
+        prompts=[request.key.prompt for request in rollouts.requests],
+        tokens=rollouts.lengths_B.tolist(),
+        prompt_kl=summed_B.tolist(),
+        positions=_by_position(of_tokens, mask),
+    )
+
+
+def _ratio_error(totals: Tensor, sizes: Tensor) -> float | None:
+    """The standard error of Σ totals ÷ Σ sizes, (B,) each; None for fewer than two.
+
+    √(Σ(y − R·x)² ÷ (B(B − 1))) ÷ x̄ (Cochran 1977, "Sampling Techniques", eq. 6.13, without the
+    finite population correction).
+    """
+    count = len(totals)
+    if count < 2:
+        return None
+    residuals = totals - totals.sum() / sizes.sum() * sizes
+    return float((residuals.square().sum() / (count * (count - 1))).sqrt() / sizes.mean())
+
+
+def _by_position(of_tokens: Mapping[str, Tensor], mask: Tensor) -> list[dict[str, Any]]:
+    """Token means (B, T) over buckets of positions, each BUCKET_FACTOR times as far as the last."""
+    buckets: list[dict[str, Any]] = []
+    first, last = 0, FIRST_BUCKET
+    while first < mask.shape[1]:
+        part = slice(first, last)
+        bucket: dict[str, Any] = {"first": first + 1, "last": last}
+        bucket["tokens"] = int(mask[:, part].sum())
+        for name, values in of_tokens.items():
+            bucket[name] = _token_mean(values[:, part], mask[:, part])
+        buckets.append(bucket)
+        first, last = last, BUCKET_FACTOR * last
+    return buckets
 
 
 def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:

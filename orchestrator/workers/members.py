@@ -26,11 +26,18 @@ from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Role, uniforms
 from orchestrator.policy.spec import Behavior, Objective, Student, TeacherSequences
 from orchestrator.records.files import pretty
+from orchestrator.records.log import HeldOut
 from orchestrator.records.rundir import CANARY
 from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate, in_order
 from orchestrator.rules import RoleName
 from orchestrator.workers.canary import canary, canary_sequences
-from orchestrator.workers.digests import RolloutDigest, ScoresDigest, digest_rollouts, digest_scores
+from orchestrator.workers.digests import (
+    RolloutDigest,
+    ScoresDigest,
+    digest_held_out,
+    digest_rollouts,
+    digest_scores,
+)
 from orchestrator.workers.spec import WorkerSpec, ranks
 
 
@@ -264,6 +271,10 @@ class LearnerWorker:
     ) -> dict[str, float]:
         """Make one update, towards `scores` or the rollouts' own scores; see `Trainer.step`."""
         return self._trainer.step(rollouts, scores or rollouts.teacher, goal, step)
+
+    def held_out(self, rollouts: Rollouts, scores: TeacherScores, step: int) -> HeldOut:
+        """The distance from the teacher's `scores` after `step` steps, read by the student itself."""
+        return digest_held_out(rollouts, self._trainer.score(rollouts), scores, step)
 
     def publish(self, step: int) -> WeightsRef:
         """The weights after `step` steps, for the rollout role."""

@@ -254,6 +254,61 @@ def test_chat_prompts_hold_system_and_problem(
     assert utf8.decode(list(only.ids)) == expected
 
 
+# --- prompts that no step takes ---
+
+
+def held_out(chosen: TrainingSet) -> list[str]:
+    return [prompt.problem.text for _, prompt in chosen.held_out]
+
+
+@pytest.mark.parametrize("source", ["jsonl", "arithmetic", "word_problems"])
+def test_held_out_prompts_are_the_next_ones_and_change_nothing(
+    source: Any, tmp_path: Path, characters: PreTrainedTokenizerBase, utf8: PreTrainedTokenizerBase
+) -> None:
+    setup = local(tmp_path, TEXTS)
+    if source != "jsonl":
+        setup = dataclasses.replace(setup, data=Data(source=source))
+        setup = sized(setup, 2, 3, max_prompt_tokens=400)
+    tokenizer = utf8 if source == "word_problems" else characters
+    without, chosen, longer = (
+        load_training_set(
+            sized(setup, steps, 3, max_prompt_tokens=400), str(tmp_path), tokenizer, None, more
+        )
+        for steps, more in ((2, 0), (2, 5), (4, 0))
+    )
+    assert without == dataclasses.replace(chosen, held_out=[])
+    assert chosen.counts() == without.counts()
+    assert [index for index, _ in chosen.held_out] == list(range(6, 11))
+    assert len({*held_out(chosen), *texts(chosen)}) == len(texts(chosen)) + 5
+    # The next six prompts of a longer training, but for those that repeat.
+    following = [text for text in dict.fromkeys(texts(longer)[6:]) if text not in texts(chosen)]
+    shared = min(5, len(following))
+    assert held_out(chosen)[:shared] == following[:shared]
+    assert shared >= 4
+
+
+def test_too_long_prompts_are_not_held_out(
+    tmp_path: Path, characters: PreTrainedTokenizerBase
+) -> None:
+    setup = local(tmp_path, ["1+1=?", "1+2+3+4+5+6=?", "2+2=?", "1+3=?"], 1, 1, max_prompt_tokens=7)
+    chosen = load_training_set(setup, str(tmp_path), characters, held_out=8)
+    assert {*texts(chosen), *held_out(chosen)} == {"1+1=?", "2+2=?", "1+3=?"}
+
+
+def test_what_the_data_lack_is_not_held_out(
+    tmp_path: Path, characters: PreTrainedTokenizerBase
+) -> None:
+    """All 18 sums are trained on, or all but three; of the 81 sums of two terms 20 are held out by
+    the benchmark and most others trained on.
+    """
+    for steps, left in ((6, 0), (5, 3)):
+        setup = local(tmp_path, TEXTS, steps=steps)
+        assert len(load_training_set(setup, str(tmp_path), characters, None, 8).held_out) == left
+    short = dataclasses.replace(setup, data=Data(source="arithmetic", longest=2))
+    chosen = load_training_set(sized(short, 10, 60), None, characters, None, 8)
+    assert len({*texts(chosen), *held_out(chosen)}) == len({*texts(chosen)}) + len(held_out(chosen))
+
+
 @needs_data
 def test_the_shipped_training_files(utf8: PreTrainedTokenizerBase) -> None:
     setup = load_setup("math-smoke")

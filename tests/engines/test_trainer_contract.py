@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import math
 import subprocess
 import sys
 import weakref
@@ -258,6 +259,32 @@ def test_a_restored_trainer_goes_on_bitwise(
     second.restore(tmp_path)
     assert train(second, rollouts, goal, range(done, STEPS)) == undisturbed[0]
     assert_close(weights(second), undisturbed[1], 0)
+
+
+@each_trainer
+def test_a_student_scores_by_the_weights_that_it_publishes(
+    engines: Engines, kind: Kind, any_pair: Path
+) -> None:
+    """Beside a plain pass over these weights in float64; scoring changes nothing of the training."""
+    rollouts, goal = sampled(any_pair), Objective("renormalized")
+    trainer, undisturbed = (engines.open(kind, job(any_pair)).trainer() for _ in range(2))
+    expected = train(undisturbed, rollouts, goal, range(STEPS)), weights(undisturbed)
+    rows = train(trainer, rollouts, goal, range(2))
+    scores = trainer.score(rollouts)
+    values = weights(trainer)
+    published = tiny.student(torch.float64, tied="lm_head.weight" not in values)
+    published.model.load_state_dict(values, strict=False)
+    for row, visited in enumerate(tiny.visited_rows(published, rollouts)):
+        for t, token in enumerate(rollouts.response(row)):
+            support = rollouts.support_ids_BTK[row, t].numpy()
+            log_p = visited[t]
+            assert scores.support_BTK[row, t].numpy() == pytest.approx(log_p[support], abs=1e-4)
+            assert float(scores.token_BT[row, t]) == pytest.approx(log_p[token], abs=1e-4)
+            entropy = -sum(math.exp(value) * value for value in log_p if value > -math.inf)
+            assert float(scores.entropy_BT[row, t]) == pytest.approx(entropy, abs=1e-4)
+    rows += train(trainer, rollouts, goal, range(2, STEPS))
+    assert rows == expected[0]
+    assert_close(weights(trainer), expected[1], 0)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ def test_ids_are_stable() -> None:
         "name=other",
         "evaluation.seed=3",
         "evaluation.keep_texts=0",
+        "evaluation.held_out=0",
+        "evaluation.held_out=64",
         "evaluation.benchmarks.math500.n=1",
         "evaluation.benchmarks.amc23.limit=3",
         "evaluation.benchmarks.aime24=null",

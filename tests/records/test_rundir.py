@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import LEARNER_STATE, RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from tests.sweeps import ROOT
@@ -102,6 +103,41 @@ def test_the_wall_clock_log_is_left_alone(tmp_path: Path) -> None:
         with opened(tmp_path) as run:
             run.append_timing({"phase": "train", "step": attempt})
     assert [row["step"] for row in RunReader(tmp_path, UNIT).timing()] == [0, 1]
+
+
+# --- a log that begins later than the others ---
+
+LATER = "held_out.jsonl"
+
+
+def test_a_later_log_is_absent_until_its_first_row_and_committed_from_then_on(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as run:
+        run.append("metrics.jsonl", [row(0)])
+        run.commit(1)
+        assert not (run.path / LATER).exists()
+        run.append(LATER, [{"step": 1}])
+        assert RunReader(tmp_path, UNIT).committed(LATER) == []
+    with opened(tmp_path) as run:  # the row was not committed
+        assert (run.path / LATER).read_bytes() == b""
+        run.append(LATER, [{"step": 1}])
+        run.commit(2)
+    RunWriter(tmp_path, UNIT).close()  # nor does a later attempt without a row forget the log
+    with opened(tmp_path) as run:
+        run.commit(3)
+    assert RunReader(tmp_path, UNIT).committed(LATER) == [{"step": 1}]
+
+
+def test_a_later_log_that_is_lost_is_damage(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.append(LATER, [{"step": 1}])
+        run.commit(1)
+    (tmp_path / UNIT / LATER).unlink()
+    with pytest.raises(Damaged, match=f"{LATER}: has 0 of the"):
+        RunReader(tmp_path, UNIT).committed(LATER)
+    with pytest.raises(Damaged, match=f"{LATER}: has 0 of the"):
+        RunWriter(tmp_path, UNIT)
 
 
 # --- checkpoints ---

@@ -26,6 +26,7 @@ from orchestrator.grading.grader import Grade
 from orchestrator.liveness import heartbeat
 from orchestrator.models.identity import model_identity
 from orchestrator.models.recipes import build_embedded, make_tokenizer
+from orchestrator.policy.randomness import Purpose
 from orchestrator.records.log import columns_of_step
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
@@ -311,6 +312,123 @@ def attempt(spec: WorkerSpec, runs: Path, transport: Inline) -> RunReader:
         finally:
             transport.close()
     return RunReader(runs, spec.unit.id)
+
+
+# --- what a trial measures on prompts that no trial takes ---
+
+MORE_ROWS = [{"id": f"{i}", "problem": f"{i}+2=?", "answer": f"{i + 2}"} for i in range(1, 13)]
+BLENDS: Mapping[str, Any] = {"trust_region": {"epsilon0": [0.05], "K": [1]}}
+
+
+def measuring(
+    folder: Path, methods: Mapping[str, Any] = VANILLA, held_out: int | None = 4
+) -> WorkerSpec:
+    """A trial of two steps and two checkpoints, whose data leave four of twelve prompts."""
+    folder.mkdir(exist_ok=True)
+    spec = worker_spec(folder, MORE_ROWS, methods=methods)
+    training = replace(spec.setup.training, checkpoint_every=1)
+    evaluation = replace(spec.setup.evaluation, held_out=held_out)
+    return replace(spec, setup=replace(spec.setup, training=training, evaluation=evaluation))
+
+
+def bytes_of(run: RunReader) -> dict[str, bytes]:
+    """Logs, documents and weights of a run, without its clocks and the state that names them all."""
+    names = ("metrics.jsonl", "rollouts.jsonl", "data.json", "samples/step_000000.jsonl.gz")
+    files = {name: (run.path / name).read_bytes() for name in names}
+    for step in run.committed_checkpoints():
+        for path in sorted(run.checkpoint_path(step).iterdir()):
+            files[f"{step}/{path.name}"] = path.read_bytes()
+    return files
+
+
+@pytest.mark.parametrize(
+    "methods", [VANILLA, BLENDS, CONTROL], ids=lambda methods: next(iter(methods))
+)
+def test_measuring_on_held_out_prompts_changes_no_byte_of_training(
+    methods: Mapping[str, Any], tmp_path: Path
+) -> None:
+    found = {}
+    for count in (0, 4):
+        spec = measuring(tmp_path, methods, held_out=count)
+        found[count] = attempt(spec, tmp_path / str(count), Inline(spec))
+    assert bytes_of(found[4]) == bytes_of(found[0])
+    assert found[0].held_out() == []
+    assert not (found[0].path / "held_out.jsonl").exists()
+    assert "held_out.jsonl" not in (found[0].path / "state.json").read_text()
+    rows = found[4].held_out()
+    assert [row.step for row in rows] == [0, 1, 2]
+    assert {tuple(row.prompts) for row in rows} == {(8, 9, 10, 11)}
+    assert not {8, 9, 10, 11} & {row["prompt"] for row in found[4].rollouts()}
+    clocked = [row for row in found[4].timing() if row["phase"] == "held out"]
+    assert [(row["step"], row["responses"], row["tokens"]) for row in clocked] == [
+        (row.step, 4, sum(row.tokens)) for row in rows
+    ]
+
+
+def test_all_trials_of_a_setup_measure_the_same_responses_of_the_untrained_student(
+    tmp_path: Path,
+) -> None:
+    """Whatever the method and the seed are: prompts and uniforms are shared."""
+    rows = []
+    for name, methods, seed in (("a", VANILLA, 0), ("b", VANILLA, 5), ("c", BLENDS, 0)):
+        spec = measuring(tmp_path / name, methods)
+        spec = replace(spec, unit=replace(spec.unit, seed=seed))
+        run = attempt(spec, tmp_path / name / "runs", Inline(spec))
+        rows.append(run.held_out())
+    assert rows[0][0] == rows[1][0] == rows[2][0]
+    assert rows[0][1] != rows[1][1]
+    kl = rows[0][0].kl
+    assert kl is not None
+    assert 0 < kl < 5
+
+
+class EndsInCheckpoint(Inline):
+    """Roles whose process ends while a checkpoint is saved: its measurement was logged before."""
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        if method is LearnerWorker.save and "step_000002" in str(arguments[0]):
+            raise Killed
+        return super().call(role, method, *arguments)
+
+
+def test_a_kill_after_a_measurement_costs_no_byte(tmp_path: Path) -> None:
+    spec = measuring(tmp_path)
+    whole = attempt(spec, tmp_path / "whole", Inline(spec))
+    with pytest.raises(Killed):
+        attempt(spec, tmp_path / "parts", EndsInCheckpoint(spec))
+    killed = RunReader(tmp_path / "parts", spec.unit.id)
+    assert (killed.path / "held_out.jsonl").read_bytes().count(b"\n") == 3
+    assert [row.step for row in killed.held_out()] == [0, 1]
+    parts = attempt(spec, tmp_path / "parts", Inline(spec))
+    assert bytes_of(parts) == bytes_of(whole)
+    for name in ("held_out.jsonl", "state.json"):
+        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_the_log_says_how_many_held_out_prompts_the_data_leave(tmp_path: Path) -> None:
+    spec = measuring(tmp_path, held_out=None)
+    run = attempt(spec, tmp_path / "runs", Inline(spec))
+    assert "the data leave 4 of 8 held-out prompts (evaluation.held_out)" in (run.log_text() or "")
+    assert [len(row.prompts) for row in run.held_out()] == [4, 4, 4]
+
+
+class Diverging(Inline):
+    """Roles whose sampler finds no numbers on held-out prompts."""
+
+    def call_for_two(
+        self, role: RoleName, method: Callable[..., Any], *arguments: Any
+    ) -> tuple[Here[Any], Here[Any]]:
+        if method is RolloutWorker.sample and arguments[0][0].key.purpose == Purpose.HELD_OUT:
+            raise NotFinite("the student's logits are not finite")
+        return super().call_for_two(role, method, *arguments)
+
+
+def test_a_student_that_cannot_be_measured_goes_on_training(tmp_path: Path) -> None:
+    spec = measuring(tmp_path)
+    run = attempt(spec, tmp_path / "runs", Diverging(spec))
+    assert run.trained
+    assert run.held_out() == []
+    assert "step 1: not measured on held-out prompts: the student's" in (run.log_text() or "")
 
 
 # --- grading beside scoring and learning ---

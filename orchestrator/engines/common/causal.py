@@ -55,9 +55,7 @@ class CausalModel:
 
     def log_prob(self, logits: Tensor) -> Tensor:
         """Canonical log-probabilities, (…, rows) → (…, V), float32 or better."""
-        if self.owner == "student":
-            return self.space.student_log_prob(logits)
-        return self.space.teacher_log_prob(logits)
+        return canonical(self.space, self.owner, logits)
 
     def hidden(self, ids: Tensor, attention: Any, **options: Any) -> Tensor:
         """States (B, L, H) for the head, of right-padded rows, or of sequences packed into one.
@@ -84,6 +82,11 @@ class CausalModel:
             head = self.model.get_output_embeddings()
             return head_logits(hidden, head.weight, getattr(head, "bias", None))
         return self.model.get_output_embeddings()(hidden)
+
+
+def canonical(space: TokenSpace, owner: Owner, logits: Tensor) -> Tensor:
+    """Log-probabilities of a student or a teacher in their shared space: (…, rows) → (…, V)."""
+    return space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
 
 
 def logit_scale(config: Any) -> float:

@@ -1,4 +1,4 @@
-"""Computes the teacher's statistics on finished rollouts, in batched passes over their tokens."""
+"""Computes a model's statistics on finished rollouts, in batched passes over their tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.causal import CausalModel, canonical
 from orchestrator.engines.common.learning import MicroBatch, micro_batches_of
 from orchestrator.engines.common.passes import Passes, response_tokens
 from orchestrator.engines.common.rounds import teacher_statistics
+from orchestrator.engines.interface import Owner
 from orchestrator.engines.memory import SCORED_AT_ONCE
 from orchestrator.liveness import heartbeat
 from orchestrator.policy.vocabulary import TokenSpace
@@ -24,32 +25,32 @@ HEAD_CHUNK = {"cpu": 2**21, "cuda": SCORED_AT_ONCE}
 
 @torch.no_grad()
 def score(
-    teacher: CausalModel,
+    causal: CausalModel,
     rollouts: Rollouts,
     micro_batch_tokens: int,
     passes: Passes | None = None,
     kernel: bool = False,
 ) -> TeacherScores:
-    """Compute `TeacherScores` at every visited prefix of finished rollouts.
+    """Compute `TeacherScores` at every visited prefix of finished rollouts; of a student its own.
 
-    `passes` default to `Passes.on` the teacher's device. On a GPU the `kernel` reads the logits.
+    `passes` default to `Passes.on` the model's device. On a GPU the `kernel` reads a teacher's logits.
     """
-    packed = (passes or Passes.on(teacher.device, teacher.model.dtype)).packed
+    packed = (passes or Passes.on(causal.device, causal.model.dtype)).packed
     scores = blank_scores(rollouts)
     for batch in micro_batches_of(rollouts, None, micro_batch_tokens, packed):
-        write_scores(scores, rollouts, batch.rows, _score_batch(teacher, batch, packed, kernel))
+        write_scores(scores, rollouts, batch.rows, _score_batch(causal, batch, packed, kernel))
         heartbeat.advance()
     return scores
 
 
 def _score_batch(
-    teacher: CausalModel, batch: MicroBatch, packed: bool, kernel: bool
+    causal: CausalModel, batch: MicroBatch, packed: bool, kernel: bool
 ) -> TeacherScores:
     """The statistics of one micro-batch; frees its hidden states before the next one's."""
-    hidden = teacher.predicting(batch.inputs(teacher.device, packed))
+    hidden = causal.predicting(batch.inputs(causal.device, packed))
     targets = batch.targets
-    return read_teacher(
-        hidden, teacher.head, teacher.space, targets.tokens, targets.support, kernel
+    return read_model(
+        hidden, causal.head, causal.space, causal.owner, targets.tokens, targets.support, kernel
     )
 
 
@@ -70,20 +71,21 @@ def write_scores(
         getattr(scores, name)[at] = values
 
 
-def read_teacher(
+def read_model(
     hidden: Tensor,
     head: Callable[[Tensor], Tensor],
     space: TokenSpace,
+    owner: Owner,
     tokens: Tensor,
     support: Tensor,
     kernel: bool = False,
 ) -> TeacherScores:
-    """Compute statistics at N prefixes, in float32 on the CPU.
+    """Compute statistics of a model of `owner` at N prefixes, in float32 on the CPU.
 
     Takes hidden states (N, H), tokens (N,) and support ids (N, K). `head` computes logits (n, rows)
     from hidden states (n, H), about HEAD_CHUNK values at a time.
     """
-    width = space.teacher_log_prob(head(hidden[:0])).shape[-1]
+    width = canonical(space, owner, head(hidden[:0])).shape[-1]
     chunk = max(1, HEAD_CHUNK[hidden.device.type] // width)
     tokens = tokens.to(hidden.device)
     support = support.to(hidden.device)
@@ -91,7 +93,8 @@ def read_teacher(
     # One pass also over no tokens, which gives every statistic its shape.
     for start in range(0, max(1, len(hidden)), chunk):
         part = slice(start, start + chunk)
-        statistics = _statistics(head(hidden[part]), space, tokens[part], support[part], kernel)
+        logits = head(hidden[part])
+        statistics = _statistics(logits, space, owner, tokens[part], support[part], kernel)
         for name, value in vars(statistics).items():
             parts.setdefault(name, []).append(value)
     # Each copy to the host waits for the device: copy all chunks at once.
@@ -100,10 +103,15 @@ def read_teacher(
 
 
 def _statistics(
-    logits: Tensor, space: TokenSpace, tokens: Tensor, support: Tensor, kernel: bool
+    logits: Tensor,
+    space: TokenSpace,
+    owner: Owner,
+    tokens: Tensor,
+    support: Tensor,
+    kernel: bool,
 ) -> TeacherScores:
-    if kernel and logits.is_cuda:
+    if kernel and logits.is_cuda and owner == "teacher":
         from orchestrator.engines.common import vocabulary_kernels  # Triton, which CPUs lack
 
         return vocabulary_kernels.teacher_statistics(logits, space, tokens, support)
-    return teacher_statistics(space.teacher_log_prob(logits), tokens, support)
+    return teacher_statistics(canonical(space, owner, logits), tokens, support)

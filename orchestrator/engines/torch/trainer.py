@@ -31,6 +31,7 @@ from orchestrator.engines.common.learning import (
     summed_objective,
 )
 from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
+from orchestrator.engines.common.scoring import score
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.interface import Lora, WeightsRef
 from orchestrator.liveness import heartbeat
@@ -139,6 +140,13 @@ class TorchTrainer:
         self._student.model.eval()
         with self._on_device(), torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             return log_probs_of(self._student, ids)
+
+    @torch.no_grad()
+    def score(self, rollouts: Rollouts) -> TeacherScores:
+        """The statistics of the student itself, in the forward pass's dtype; see `Trainer`."""
+        self._student.model.eval()
+        with self._on_device(), torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
+            return score(self._student, rollouts, self._micro_batch_tokens, self._passes)
 
     def publish(self, step: int) -> WeightsRef:
         """Copies of the weights on the CPU, in the forward pass's dtype; see `Trainer.publish`."""

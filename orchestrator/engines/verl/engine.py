@@ -89,13 +89,20 @@ class VerlScorer:
     def score(self, rollouts: Rollouts) -> TeacherScores:
         """The teacher's statistics at every visited prefix."""
         self.start()
-        scores = blank_scores(rollouts)
         tokens = pass_tokens(self._job, "scoring")
-        shares = share_out(rollouts, None, tokens, self._ranks.size, bool(self._packed))
-        for share, found in zip(shares, self._ranks.call_each(Rank.score, shares), strict=True):
-            for batch, statistics in zip(share, found, strict=True):
-                write_scores(scores, rollouts, batch.rows, statistics)
-        return scores
+        return _scored(self._ranks, "teacher", rollouts, tokens, bool(self._packed))
+
+
+def _scored(
+    ranks: Ranks, owner: Owner, rollouts: Rollouts, tokens: int, packed: bool
+) -> TeacherScores:
+    """The statistics of one of the sharded models, in passes of at most so many `tokens`."""
+    scores = blank_scores(rollouts)
+    shares = share_out(rollouts, None, tokens, ranks.size, packed)
+    for share, found in zip(shares, ranks.call_each(Rank.score, shares, owner), strict=True):
+        for batch, statistics in zip(share, found, strict=True):
+            write_scores(scores, rollouts, batch.rows, statistics)
+    return scores
 
 
 def share_out(
@@ -151,6 +158,11 @@ class VerlTrainer:
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """log p of the ids under the student in training, in the forward pass's dtype."""
         return self._ranks.call(Rank.log_probs, list(ids))[0]
+
+    def score(self, rollouts: Rollouts) -> TeacherScores:
+        """The statistics of the student itself, in the forward pass's dtype; see `Trainer`."""
+        tokens = pass_tokens(self._job, "learning")
+        return _scored(self._ranks, "student", rollouts, tokens, self._packed)
 
     def publish(self, step: int) -> WeightsRef:
         """The weights after `step` steps, in the forward pass's dtype, on the CPU.

@@ -31,7 +31,7 @@ from orchestrator.engines.common.learning import (
     summed_objective,
 )
 from orchestrator.engines.common.passes import Passes, attention_for, fuse_norms, padded
-from orchestrator.engines.common.scoring import read_teacher
+from orchestrator.engines.common.scoring import read_model
 from orchestrator.engines.common.tensor_digests import digests_of
 from orchestrator.engines.device import drop_garbage
 from orchestrator.engines.interface import Job, Owner
@@ -89,7 +89,7 @@ class Rank:
         self._student = self._teacher = opened = None
         drop_garbage()
 
-    # --- the teacher ---
+    # --- the teacher, and the statistics of both models ---
 
     def open_teacher(self, job: Job, passes: Passes | None) -> bool:
         """Load the teacher in the forward pass's dtype; returns whether its passes are packed."""
@@ -101,34 +101,36 @@ class Rank:
         self._kernel = by_kernel(job.runtime, job.setup)
         return self._teacher.packed
 
-    def score(self, batches: Sequence[MicroBatch]) -> list[TeacherScores]:
-        """Statistics at the N response tokens of each micro-batch: (N, K) and (N,)."""
-        assert self._teacher is not None, "open_teacher comes first"
+    def score(self, batches: Sequence[MicroBatch], owner: Owner = "teacher") -> list[TeacherScores]:
+        """Statistics of a model at the N response tokens of each micro-batch: (N, K) and (N,)."""
+        opened = self._teacher if owner == "teacher" else self._training()
+        assert opened is not None, "open_teacher comes first"
         scores: list[TeacherScores] = []
-        with torch.no_grad(), self._teacher.model.working(self._teacher.model.eval_mode()):
+        with torch.no_grad(), opened.model.working(opened.model.eval_mode()):
             for batch in batches:
-                scores.append(self._score(self._teacher, batch))
+                scores.append(self._score(opened, owner, batch))
                 heartbeat.advance()
         return scores
 
-    def _score(self, teacher: OpenedModel, batch: MicroBatch) -> TeacherScores:
-        given = batch.inputs(self._device, teacher.packed)
+    def _score(self, opened: OpenedModel, owner: Owner, batch: MicroBatch) -> TeacherScores:
+        given = batch.inputs(self._device, opened.packed)
         targets = batch.targets
 
         def read(hidden: Tensor, head: Tensor) -> TeacherScores:
             def logits(part: Tensor) -> Tensor:
-                return teacher.logits(part, head)
+                return opened.logits(part, head)
 
-            return read_teacher(
+            return read_model(
                 hidden[given.rows, given.columns],
                 logits,
-                teacher.space,
+                opened.space,
+                owner,
                 targets.tokens,
                 targets.support,
                 self._kernel,
             )
 
-        return teacher.model.forward(given, read)
+        return opened.model.forward(given, read)
 
     # --- the student ---
 
