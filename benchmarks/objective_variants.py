@@ -96,9 +96,7 @@ def made_up_targets(generator: torch.Generator) -> Targets:
         log_p=of_tokens[0],
         log_q=of_tokens[1],
         entropy=share,
-        position=torch.arange(TOKENS),
         before=share,
-        less_likely=share,
     )
     return Targets(support[:, 0], support, recorded, log_q)
 

@@ -80,9 +80,9 @@ def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     run = study.reader(unit)
     placement, clocked = placement_of(unit, run), _seconds_by_step(run)
     seconds = _all_of([clocked.get(str(before)) for before in range(step)])
-    steps, unlogged = _tokens(run)[:step], _StepTokens(None, None, None)
+    steps, unlogged = _tokens(run)[:step], _StepTokens(None, None)
     steps += [unlogged] * (step - len(steps))
-    tokens, decoded, judged = (_all_of([each[at] for each in steps]) for at in range(3))
+    tokens, decoded = (_all_of([each[at] for each in steps]) for at in range(2))
     # The supervised stage learns from answers that the teacher decodes and does not score.
     nothing = None if tokens is None else 0.0
     supervised = unit.is_supervised
@@ -90,7 +90,7 @@ def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
         seconds=seconds,
         device_seconds=None if seconds is None else seconds * (placement.gpus or placement.cpus),
         student_tokens=nothing if supervised else decoded,
-        teacher_scored=nothing if supervised else judged,
+        teacher_scored=nothing if supervised else decoded,
         teacher_decoded=tokens if supervised else nothing,
         supervised_updates=float(step if supervised else 0),
         updates=float(step),
@@ -156,7 +156,7 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
         repeated=clocked.repeated,
         training_tokens=_sum([of_step.responses for of_step in steps]),
         # A supervised stage has no rollouts that the teacher could judge.
-        teacher_positions=_sum([of_step.teacher for of_step in steps]) if unit.is_trial else None,
+        teacher_positions=_sum([of_step.decoded for of_step in steps]) if unit.is_trial else None,
         evaluation_tokens=_sum(evaluated),
     )
 
@@ -209,11 +209,10 @@ def _seconds_by_step(run: RunReader) -> dict[str, float]:
 
 
 class _StepTokens(NamedTuple):
-    """Tokens of a step: of its responses, decoded by the student, and judged by the teacher."""
+    """Tokens of a step: of its responses, and those that student decoded and teacher judged."""
 
     responses: int | None
-    student: int | None
-    teacher: int | None
+    decoded: int | None
 
 
 def _tokens(run: RunReader) -> list[_StepTokens]:
@@ -223,14 +222,11 @@ def _tokens(run: RunReader) -> list[_StepTokens]:
         steps = []
         for row in run.metrics():
             tokens = row.get("response_tokens")
-            # The teacher judges every token of a finished response, unless it judged the drafts
-            # while decoding, or nothing: then the step logged no entropy of it.
-            decoded = row.get("teacher_positions", tokens)
-            unscored = tokens is not None and "teacher_entropy" not in row
-            steps.append(_StepTokens(tokens, decoded, 0 if unscored else decoded))
+            # The teacher judges every token of a finished response, or every draft while decoding.
+            steps.append(_StepTokens(tokens, row.get("teacher_positions", tokens)))
         return steps
 
-    return [_StepTokens(*of_step) for of_step in run.derived(METRICS, "tokens by step", read)]
+    return [_StepTokens(*of_step) for of_step in run.derived(METRICS, "tokens of steps", read)]
 
 
 def _present(values: Sequence[float | None]) -> list[float]:

@@ -21,19 +21,15 @@ from orchestrator.experiment.schedules import (
     annealed,
     annealed_temperature,
     annealed_veto,
-    falling_prefix,
     growing_limit,
 )
 from orchestrator.policy.spec import (
     Behavior,
     Bridge,
     FallingWithDiscrepancy,
-    First,
-    FixedAdvantage,
     ForwardKL,
     Fusion,
     JensenShannon,
-    LowestShare,
     Mixture,
     Objective,
     Proximal,
@@ -43,7 +39,6 @@ from orchestrator.policy.spec import (
     TeacherInjection,
     TeacherKeeps,
     TeacherPrefers,
-    TeacherPrefix,
     TeacherSequences,
     TeacherUncertain,
     Tempered,
@@ -145,19 +140,6 @@ def _of_terms(*terms: Callable[[Knobs], Term]) -> Callable[[Knobs, Training, int
         return Objective(training.objective, terms=tuple(term(knobs) for term in terms))
 
     return objective
-
-
-def _guided(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
-    """TrOPD after the teacher's prefix, and β times the likelihood of its tokens inside of it."""
-    prefix = falling_prefix(knobs["tokens"], knobs["K"], step)
-    terms = [
-        Term(ReverseKL(), TeacherKeeps(after=prefix)),
-        Term(ForwardKL(), TeacherKeeps(inverted=True, after=prefix)),
-    ]
-    if prefix:
-        # −A·∇log p with A = 1 is the gradient of the negative log-likelihood of the token.
-        terms.append(Term(FixedAdvantage(1.0), First(prefix), factor=knobs["beta"]))
-    return Objective(training.objective, terms=tuple(terms))
 
 
 def _likelihood(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
@@ -343,26 +325,6 @@ METHODS: dict[str, Method] = {
         ),
         objectives=DIVERGENCES,
     ),
-    "tr_opd_guided": Method(
-        "Trust region on-policy distillation with teacher prefixes (TrOPD)",
-        "TrOPD guided",
-        {
-            "tokens": Knob(
-                "Tokens that the teacher begins responses of the first step with.",
-                Count,
-                "$m_0$",
-                ceiling=RESPONSE,
-            ),
-            "K": _steps("Steps over which the prefix falls to nothing, by a cosine."),
-            "beta": _number("Weight of the likelihood of the teacher's tokens.", r"$\beta$", ge=0),
-        },
-        behavior=lambda knobs, step: _with(
-            TeacherPrefix, falling_prefix(knobs["tokens"], knobs["K"], step)
-        ),
-        objective=_guided,
-        objectives=DIVERGENCES,
-        axis="K",
-    ),
     "aopd": Method(
         "Asymmetric reverse or forward KL, after AOPD",
         "After AOPD",
@@ -454,18 +416,6 @@ METHODS: dict[str, Method] = {
         axis="K",
         fades="K",
     ),
-    "fixed_advantage": Method(
-        "Control: fixed negative advantage, no teacher",
-        "No teacher",
-        {
-            "share": _number(
-                "Share of each response's tokens, its least likely ones, that are pushed down.",
-                gt=0,
-                lt=1,
-            ),
-        },
-        objective=_of_terms(lambda knobs: Term(FixedAdvantage(-0.5), LowestShare(knobs["share"]))),
-    ),
     "sft_only": Method(
         "Control: SFT on teacher responses",
         "SFT only",
@@ -492,15 +442,6 @@ def response_limit(method: str | None, knobs: Knobs, step: int, longest: int) ->
 def needs_teacher(method: str | None, knobs: Knobs, step: int) -> bool:
     """Whether optimizer step k ≥ 0 of a trial samples from a law of student and teacher."""
     return behavior_at(method, knobs, step).needs_teacher
-
-
-def is_scored(method: str, knobs: Knobs, step: int, steps: int) -> bool:
-    """Whether the teacher scores the rollouts of optimizer step k of N: its law or loss needs it.
-
-    Every `training.objective` compares with the teacher, so the default one stands for all.
-    """
-    goal = METHODS[method].objective(knobs, Training(), step, steps)
-    return goal.needs_teacher or needs_teacher(method, knobs, step)
 
 
 def supervised_updates(method: str | None, knobs: Knobs) -> int | None:

@@ -5,8 +5,6 @@ That of the learning rate is `engines.common.learning.learning_rate`.
 
 from __future__ import annotations
 
-import math
-
 
 def annealed(start: float, horizon: int, step: int) -> float:
     """A budget or weight that falls linearly to zero: start·(1 − k/K) for k < K, then exactly 0.
@@ -24,16 +22,6 @@ def annealed_temperature(tau0: float, horizon: int, step: int) -> float:
 def annealed_veto(beta_start: float, total_steps: int, step: int) -> float:
     """β_k = β_start(1 − k/N) over the whole run (Veto, 2601.07155)."""
     return beta_start * (1 - step / total_steps)
-
-
-def falling_prefix(longest: int, horizon: int, step: int) -> int:
-    """Length of the teacher's prefix of a response: `longest` at step 0, falling to exactly 0.
-
-    m_k = round(M·½(1 + cos(πk/K))) for k < K, a cosine as in TrOPD (2606.01249).
-    """
-    if step >= horizon:
-        return 0
-    return round(longest * (1 + math.cos(math.pi * step / horizon)) / 2)
 
 
 def growing_limit(start: int, horizon: int, step: int, longest: int) -> int:

@@ -174,11 +174,9 @@ class SetupCosts:
         kind: str,
         limit: int | None = None,
         share: float = 0.0,
-        prefix: int = 0,
-        scored: bool = True,
     ) -> Mapping[str, Range]:
         """Seconds of one training step by phase of training; its work as in `StepWork`."""
-        work = StepWork(kind, limit, share, prefix, scored)
+        work = StepWork(kind, limit, share)
         if work not in self._steps:
             responses, seconds = sequences_per_step(self.setup.training), dict[str, Range]()
 
@@ -335,7 +333,7 @@ class SetupCosts:
             left = WITHOUT_CHECKPOINTS.at(scenario) if self.design.checkpoint_free else 1.0
             return left * 6 * self.student.parameters * tokens / learned
         # Blended rollouts bring their scores, and the supervised stage needs none.
-        if work.kind != PLAIN or not work.scored:
+        if work.kind != PLAIN:
             return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
         seconds = 2 * self.teacher.parameters * tokens / scored
@@ -398,7 +396,7 @@ class SetupCosts:
         rows = min(rows, self._rows_of_round(scenario))
         given = (responses, rows, lengths, bandwidth, scenario)
         # The student's drafts are of no use where the teacher writes the response.
-        written = work.share or min(1.0, work.prefix / lengths.tokens)
+        written = work.share
         passes = written + (1 - written) * rates.teacher_passes.at(scenario)
         drafted = max(1.0, rates.drafted.at(scenario))
         judged = written + (1 - written) * drafted * rates.teacher_passes.at(scenario)

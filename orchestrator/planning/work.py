@@ -20,13 +20,12 @@ from orchestrator.experiment.evaluation_protocol import full_samples, problems_w
 from orchestrator.experiment.methods import (
     METHODS,
     behavior_at,
-    is_scored,
     needs_teacher,
     response_limit,
 )
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps
 from orchestrator.planning.numbers import Range
-from orchestrator.policy.spec import Fusion, TeacherPrefix, TeacherSequences
+from orchestrator.policy.spec import Fusion, TeacherSequences
 from orchestrator.records.clock import BLENDED, PLAIN
 
 KnobItems = tuple[tuple[str, Any], ...]
@@ -69,15 +68,12 @@ class StepWork(NamedTuple):
     """The work of a training step, as far as methods differ in it.
 
     `kind` is BLENDED, PLAIN or SUPERVISED. Responses are cut after `limit` tokens; None stands for
-    the setup's limit. While blending, the teacher itself writes a `share` of the responses, or the
-    first `prefix` tokens of each. A PLAIN step is `scored` by the teacher unless its loss needs none.
+    the setup's limit. While blending, the teacher itself writes a `share` of the responses.
     """
 
     kind: str
     limit: int | None = None
     share: float = 0.0
-    prefix: int = 0
-    scored: bool = True
 
 
 def teacher_online_steps(unit: Unit) -> int:
@@ -113,7 +109,7 @@ def work_of_kind(unit: Unit, kind: str, longest: int) -> Mapping[StepWork, int]:
 def _of_trial(
     method: str | None, knobs: KnobItems, steps: int, longest: int, first: int
 ) -> Mapping[StepWork, int]:
-    if method is not None and _differ(method, dict(knobs)):
+    if method is not None and METHODS[method].cuts_responses:
         return Counter(_each_step(method, knobs, steps, longest)[first:])
     # The steps of other methods differ only in whether they ask the teacher, and those that do come
     # first.
@@ -121,35 +117,23 @@ def _of_trial(
     works: Counter[StepWork] = Counter()
     for begin, end in ((first, online), (max(first, online), steps)):
         if begin < end:
-            works[_work(method, dict(knobs), begin, steps, longest)] += end - begin
+            works[_work(method, dict(knobs), begin, longest)] += end - begin
     return works
-
-
-def _differ(method: str, knobs: dict[str, Any]) -> bool:
-    """Whether the lengths of a method's responses, or of parts of them, change from step to step."""
-    return METHODS[method].cuts_responses or isinstance(
-        behavior_at(method, knobs, 0), TeacherPrefix
-    )
 
 
 @lru_cache(maxsize=2**12)
 def _each_step(method: str, knobs: KnobItems, steps: int, longest: int) -> tuple[StepWork, ...]:
-    return tuple(_work(method, dict(knobs), step, steps, longest) for step in range(steps))
+    return tuple(_work(method, dict(knobs), step, longest) for step in range(steps))
 
 
-def _work(
-    method: str | None, knobs: dict[str, Any], step: int, steps: int, longest: int
-) -> StepWork:
+def _work(method: str | None, knobs: dict[str, Any], step: int, longest: int) -> StepWork:
     behavior = behavior_at(method, knobs, step)
     limit = response_limit(method, knobs, step, longest)
     kind = BLENDED if behavior.needs_teacher else PLAIN
-    scored = method is None or is_scored(method, knobs, step, steps)
-    work = StepWork(kind, None if limit == longest else limit, scored=scored)
+    work = StepWork(kind, None if limit == longest else limit)
     match behavior:
         case TeacherSequences(share):
             return work._replace(share=share)
-        case TeacherPrefix(tokens):
-            return work._replace(prefix=tokens)
         case Fusion(alpha) if alpha == 1:
             return work._replace(share=1.0)
     return work

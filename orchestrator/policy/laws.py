@@ -21,7 +21,6 @@ from orchestrator.policy.spec import (
     Mixture,
     Student,
     TeacherInjection,
-    TeacherPrefix,
     Tempered,
     TrustRegion,
 )
@@ -260,15 +259,6 @@ def law(behavior: object, log_p: Tensor, log_q: Tensor | None) -> Law:
     A new behavior registers its law with `@law.register`.
     """
     raise TypeError(f"no law is registered for {type(behavior).__name__}")
-
-
-def law_at(behavior: object, log_p: Tensor, log_q: Tensor, positions: Tensor) -> Law:
-    """The law of each row at its position (B,) in its response; see `law`."""
-    if not isinstance(behavior, TeacherPrefix):
-        return law(behavior, log_p, log_q)
-    inside = (positions < behavior.tokens)[:, None]
-    log_mu = torch.where(inside, log_q, log_p)
-    return Law(log_mu, {"behavior_kl": speculation.kl_divergence(log_mu, log_p)})
 
 
 @law.register

@@ -37,12 +37,8 @@ from orchestrator.policy.spec import (
     Divergence,
     Everywhere,
     FallingWithDiscrepancy,
-    First,
-    FixedAdvantage,
     ForwardKL,
     JensenShannon,
-    Loss,
-    LowestShare,
     Proximal,
     ReverseKL,
     SampledToken,
@@ -80,20 +76,14 @@ def token_loss(
             return beta * _kl(log_q, mean) + (1 - beta) * _kl(log_p, mean)
 
 
-def sampled_loss(loss: Loss, log_p: Tensor, log_q: Tensor) -> Tensor:
+def sampled_loss(loss: SampledToken, log_p: Tensor, log_q: Tensor) -> Tensor:
     """Policy gradient at the sampled tokens: log p with its gradient and log q there, (N,) → (N,).
 
     The value is −A, and the gradient −A·∇log p, since p/sg(p) is 1 with the gradient of log p.
     """
-    match loss:
-        case SampledToken(clip):
-            advantage = log_q - log_p
-            if clip is not None:
-                advantage = advantage.clamp(-clip, clip)
-        case FixedAdvantage(value):
-            advantage = torch.full_like(log_p, value)
-        case _:
-            raise ValueError(f"{type(loss).__name__} is no loss of sampled tokens")
+    advantage = log_q - log_p
+    if loss.clip is not None:
+        advantage = advantage.clamp(-loss.clip, loss.clip)
     return -advantage.detach() * (log_p - log_p.detach()).exp()
 
 
@@ -204,9 +194,7 @@ class Recorded:
     log_p: Tensor  # under the student that sampled, nats
     log_q: Tensor  # under the teacher, nats
     entropy: Tensor  # H(q), nats
-    position: Tensor  # of the token in its response, from 0
     before: Tensor  # share in [0, 1] of the response's discrepancy that lies before the token
-    less_likely: Tensor  # share in [0, 1) of the response's tokens that are less likely under p
 
 
 def discrepancy_before(log_p: Tensor, log_q: Tensor, mask: Tensor) -> Tensor:
@@ -217,19 +205,6 @@ def discrepancy_before(log_p: Tensor, log_q: Tensor, mask: Tensor) -> Tensor:
     gaps = torch.where(mask, (log_q - log_p).abs(), 0.0)
     total = gaps.sum(-1, keepdim=True)
     return (gaps.cumsum(-1) - gaps) / torch.where(total > 0, total, 1.0)
-
-
-def share_less_likely(log_p: Tensor, mask: Tensor) -> Tensor:
-    """Share of each response's tokens that are less likely than the token: (B, T) → (B, T).
-
-    `mask` is True at response positions. Of equally likely tokens the earlier one counts as less
-    likely. The shares are float64: rank ÷ length is then below a share such as 0.2 exactly where
-    the rank is below 0.2·length, which the product in floating point may miss.
-    """
-    order = torch.where(mask, log_p, torch.inf).argsort(dim=-1, stable=True)
-    rank = torch.empty_like(order)
-    rank.scatter_(-1, order, torch.arange(order.shape[-1]).expand_as(order))
-    return rank.double() / mask.sum(-1, keepdim=True)
 
 
 @singledispatch
@@ -252,24 +227,13 @@ def _teacher_uncertain(where: TeacherUncertain, recorded: Recorded) -> Tensor:
 @weigh.register
 def _teacher_keeps(where: TeacherKeeps, recorded: Recorded) -> Tensor:
     kept = (recorded.log_q - recorded.log_p).exp().clamp_max(1.0)
-    kept = 1 - kept if where.inverted else kept
-    return torch.where(recorded.position < where.after, 0.0, kept) if where.after else kept
-
-
-@weigh.register
-def _first(where: First, recorded: Recorded) -> Tensor:
-    return (recorded.position < where.tokens).to(recorded.log_p.dtype)
+    return 1 - kept if where.inverted else kept
 
 
 @weigh.register
 def _teacher_prefers(where: TeacherPrefers, recorded: Recorded) -> Tensor:
     preferred = recorded.log_q > recorded.log_p
     return (preferred ^ where.inverted).to(recorded.log_p.dtype)
-
-
-@weigh.register
-def _lowest_share(where: LowestShare, recorded: Recorded) -> Tensor:
-    return (recorded.less_likely < where.share).to(recorded.log_p.dtype)
 
 
 @weigh.register

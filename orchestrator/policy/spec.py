@@ -181,19 +181,6 @@ class TeacherSequences:
         return Fusion(1.0 if uniform < self.share else 0.0)
 
 
-@dataclass(frozen=True)
-class TeacherPrefix:
-    """μ = q at the first `tokens` positions of a response, and μ = p after them.
-
-    The student continues what the teacher begins (TrOPD's off-policy guidance, 2606.01249).
-    """
-
-    tokens: int
-    needs_teacher = True
-    measures = ("behavior_kl",)
-    acceptance_guess = 0.75  # not bounded: 1 after the prefix, less inside of it
-
-
 # --- objectives: a target, losses against it, and the tokens where each loss counts ---
 
 
@@ -246,35 +233,14 @@ class SampledToken:
     clip: float | None = None
 
 
-@dataclass(frozen=True)
-class FixedAdvantage:
-    """Policy gradient of the sampled token with the same advantage everywhere; asks no teacher."""
-
-    advantage: float
-
-
 Target = Unchanged | Bridge | Proximal
 Divergence = ReverseKL | ForwardKL | JensenShannon
-Loss = Divergence | SampledToken | FixedAdvantage
-
-
-class TokenWeight(Protocol):
-    """A weight for each response token, from numbers that sampling and scoring recorded.
-
-    `policy.objective.weigh` computes it. It has no gradient.
-    """
-
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether it depends on the teacher's scores."""
-        ...
+Loss = Divergence | SampledToken
 
 
 @dataclass(frozen=True)
 class Everywhere:
     """1 at every token."""
-
-    needs_teacher = False
 
 
 @dataclass(frozen=True)
@@ -283,7 +249,6 @@ class TeacherUncertain:
 
     nats: float
     inverted: bool = False
-    needs_teacher = True
 
 
 @dataclass(frozen=True)
@@ -292,20 +257,9 @@ class TeacherKeeps:
 
     This is the probability that speculative decoding from the teacher keeps the token, and the mean
     of the random mask by which TrOPD tells trusted tokens from outliers (2606.01249, section 3).
-    The weight is 0 at the first `after` positions of a response.
     """
 
     inverted: bool = False
-    after: int = 0
-    needs_teacher = True
-
-
-@dataclass(frozen=True)
-class First:
-    """1 at the first `tokens` positions of a response, else 0."""
-
-    tokens: int
-    needs_teacher = False
 
 
 @dataclass(frozen=True)
@@ -313,19 +267,6 @@ class TeacherPrefers:
     """1 where log q(y) > log p(y) at the sampled token y, else 0; `inverted` exchanges the two."""
 
     inverted: bool = False
-    needs_teacher = True
-
-
-@dataclass(frozen=True)
-class LowestShare:
-    """1 at the ⌈`share`·length⌉ least likely tokens of each response, else 0; 0 < `share` < 1.
-
-    The student that sampled a response says how likely its tokens are. Of equally likely tokens
-    the earlier one goes first.
-    """
-
-    share: float
-    needs_teacher = False
 
 
 @dataclass(frozen=True)
@@ -336,21 +277,19 @@ class FallingWithDiscrepancy:
     """
 
     most: float
-    needs_teacher = True
+
+
+# A weight for each response token, from numbers that sampling and scoring recorded:
+# `policy.objective.weigh` computes it. It has no gradient.
+TokenWeight = Everywhere | TeacherUncertain | TeacherKeeps | TeacherPrefers | FallingWithDiscrepancy
 
 
 @dataclass(frozen=True)
 class Term:
-    """A part of an objective: a loss, the tokens at which it counts, and a factor."""
+    """A part of an objective: a loss, and the tokens at which it counts."""
 
     loss: Loss = ReverseKL()
     where: TokenWeight = Everywhere()
-    factor: float = 1.0
-
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether its value depends on the teacher's scores."""
-        return self.where.needs_teacher or not isinstance(self.loss, FixedAdvantage)
 
 
 @dataclass(frozen=True)
@@ -375,4 +314,4 @@ class Objective:
     @property
     def needs_teacher(self) -> bool:
         """Whether the loss depends on the teacher's scores; a step without them saves a pass."""
-        return self.name != "nll" and any(term.needs_teacher for term in self.terms)
+        return self.name != "nll"

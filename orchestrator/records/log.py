@@ -142,7 +142,7 @@ class Steps(Enum):
     """Which training steps log a column."""
 
     ALL = "every step, also one of the supervised stage"
-    SCORED = "steps that a teacher scores: not the supervised stage, nor a loss without a teacher"
+    SCORED = "steps that a teacher scores: all but those of the supervised stage"
     BLENDED = "steps whose behavior asks the teacher while decoding"
     MEASURED = "steps whose behavior's law measures it: the key is in `Behavior.measures`"
 
@@ -288,14 +288,10 @@ COLUMNS: Mapping[str, Column] = {
 }  # fmt: skip
 
 
-def columns_of_step(
-    needs_teacher: bool, measures: Collection[str], scored: bool = True
-) -> set[str]:
-    """Keys that a step of distillation logs, by its `policy.spec.Behavior` and its scores."""
-    logged = {Steps.ALL}
+def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
+    """Keys that a step of distillation logs, by its `policy.spec.Behavior`."""
+    logged = {Steps.ALL, Steps.SCORED}
     keys: set[str] = set()
-    if scored:
-        logged.add(Steps.SCORED)
     if needs_teacher:
         logged.add(Steps.BLENDED)
         keys |= set(measures)

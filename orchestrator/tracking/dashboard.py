@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.methods import behavior_at, is_scored
+from orchestrator.experiment.methods import behavior_at
 from orchestrator.experiment.units import Unit, digest
 from orchestrator.records.log import (
     COLUMNS,
@@ -142,15 +142,14 @@ def _sections(study: Study) -> Iterator[ws.Section]:
 
 def logged_columns(units: Sequence[Unit]) -> set[str]:
     """Columns of `metrics.jsonl` that some training step of the trials logs."""
-    kinds = set()
+    behaviors = set()
     for unit in units:
-        if unit.method is not None and unit.is_trial:
+        if unit.is_trial:
             for step in range(unit.steps):
-                scored = is_scored(unit.method, unit.knobs, step, unit.steps)
-                kinds.add((behavior_at(unit.method, unit.knobs, step), scored))
+                behaviors.add(behavior_at(unit.method, unit.knobs, step))
     columns: set[str] = set()
-    for behavior, scored in kinds:
-        columns |= columns_of_step(behavior.needs_teacher, behavior.measures, scored)
+    for behavior in behaviors:
+        columns |= columns_of_step(behavior.needs_teacher, behavior.measures)
     return columns
 
 

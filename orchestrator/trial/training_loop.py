@@ -150,7 +150,7 @@ class TrainingStep:
         """Score the rollouts and update the student; returns both digests.
 
         Blended rollouts bring their scores, and so do those that were scored beside sampling. The
-        supervised stage and a loss without a teacher need none.
+        supervised stage needs none.
         """
         goal = self.objective(step)
         scores = None

@@ -10,7 +10,7 @@ import pytest
 
 from analysis import frames
 from analysis.facts.candidates import select
-from analysis.facts.costs import cost_rows, curve, training_cost, unit_cost
+from analysis.facts.costs import cost_rows, curve, training_cost
 from analysis.facts.evidence import MEASURES, amount_text
 from analysis.facts.facts import facts
 from analysis.figures import training
@@ -32,7 +32,6 @@ SCORES = {  # step → correct of 4 samples on the two benchmarks
     "vanilla": {20: [1, 1], 40: [2, 2], 60: [3, 3]},
     "trust_region": {20: [1, 1], 40: [3, 3], 60: [4, 4]},
     "sft_warmup": {20: [2, 2], 40: [2, 2], 60: [4, 4]},
-    "fixed_advantage": {20: [1, 1], 40: [0, 0], 60: [0, 0]},
 }
 
 
@@ -41,8 +40,7 @@ def log(runs: Path, unit: Unit, seconds: float) -> None:
     rows = []
     for step in range(unit.steps):
         drafts = {"teacher_positions": DRAFTS} if unit.method == "trust_region" else {}
-        scored = {} if unit.method == "fixed_advantage" else {"teacher_entropy": 0.5}
-        rows.append({"step": step, "response_tokens": TOKENS, **scored, **drafts})
+        rows.append({"step": step, "response_tokens": TOKENS, **drafts})
     with closing(RunWriter(runs, unit.id)) as run:
         run.describe({}, dict)
         run.append("metrics.jsonl", rows)
@@ -147,15 +145,6 @@ def test_a_method_that_has_no_checkpoint_at_that_cost(study: Study) -> None:
         20,
         {"vanilla": "", "trust_region": "", "sft_warmup": "before its first checkpoint"},
     )
-
-
-def test_a_method_that_asks_no_teacher_takes_no_tokens_of_it(tmp_path: Path) -> None:
-    study = made(tmp_path, "methods.fixed_advantage={share: [0.2]}")
-    control = unit_of(study, "fixed_advantage")
-    cost = training_cost(study, control, 20)
-    assert (cost.student_tokens, cost.teacher_scored, cost.teacher_decoded) == (20 * TOKENS, 0, 0)
-    of_unit = unit_cost(study, control)
-    assert (of_unit.training_tokens, of_unit.teacher_positions) == (60 * TOKENS, 0)
 
 
 def test_times_on_other_hardware_are_not_compared(study: Study) -> None:

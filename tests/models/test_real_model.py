@@ -76,7 +76,7 @@ def test_sampler_and_learner_read_the_same_hidden_states_alike(
         records = unpack([kept[ROWS][row] for row in range(len(tokens))], plain_row_type(16))
         log_p = torch.from_numpy(records["student"].copy())
         support = torch.from_numpy(records["support_ids"].copy()).long()
-        recorded = Recorded(log_p, log_p, log_p, start, log_p, log_p)
+        recorded = Recorded(log_p, log_p, log_p, log_p)
         read = Targets(tokens, support, recorded, log_p, torch.zeros(support.shape))
         apart[precise] = max(measure(hidden, head, read, space).gaps)
     assert apart[True] < 1e-4

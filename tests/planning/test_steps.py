@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from functools import cache
 
 import pytest
@@ -85,17 +83,6 @@ def test_a_step_that_is_cut_early_costs_its_own_tokens(scenario: Scenario) -> No
         )
 
 
-def test_a_loss_without_a_teacher_is_planned_without_its_scores() -> None:
-    whole = known(only("vanilla").resources.gpu_hours)
-    control = known(only("fixed_advantage").resources.gpu_hours)
-    for scenario in SCENARIOS:
-        assert control[SCORE].at(scenario) == 0 < whole[SCORE].at(scenario)
-        for phase in (ROLLOUT, LEARN):
-            assert control[phase].at(scenario) == whole[phase].at(scenario) > 0
-    [step] = work_of_kind(only("fixed_advantage").unit, PLAIN, LIMIT)
-    assert step == StepWork(PLAIN, scored=False)
-
-
 def test_horizons_sample_less_in_the_order_of_their_tokens() -> None:
     hours = []
     for method in ("prefix_horizon", "growing_horizon", "vanilla"):
@@ -118,17 +105,6 @@ def test_the_teacher_passes_once_for_each_token_that_it_writes(
     assert step == pytest.approx(decoding_by_hand(share, scenario), rel=1e-6)
     blended = [count for work, count in work_left(only(method).unit, LIMIT).items() if work.share]
     assert sum(blended) == (400 if share else 0)
-
-
-def test_a_prefix_is_counted_by_the_tokens_that_the_teacher_writes() -> None:
-    costs = rivals().costs["qwen3-0.6b"]
-    works = work_left(only("tr_opd_guided").unit, LIMIT)
-    begun = Counter(round(1024 * (1 + math.cos(math.pi * k / 400)) / 2) for k in range(400))
-    assert {work.prefix: count for work, count in works.items()} == dict(begun)
-    for scenario in SCENARIOS:
-        written = min(1.0, 300 / costs.tokens_under(None).at(scenario))
-        by_share = costs.step(BLENDED, share=written)[ROLLOUT].at(scenario)
-        assert costs.step(BLENDED, prefix=300)[ROLLOUT].at(scenario) == pytest.approx(by_share)
 
 
 def decoding_by_hand(share: float, scenario: Scenario) -> float:

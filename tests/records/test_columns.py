@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.policy import laws, spec
-from orchestrator.policy.spec import Behavior, FixedAdvantage, LowestShare, Objective, Student, Term
+from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.records.log import COLUMNS, Steps, columns_of_step
 from orchestrator.rollouts import Rollouts
 from orchestrator.trial.diagnostics import step_metrics
@@ -45,13 +45,6 @@ def test_a_step_logs_the_columns_of_its_behavior(behavior: Behavior, tmp_path: P
         *step.rollout.sample(tiny.requests(2), behavior), Objective("renormalized")
     )
     assert logged == columns_of_step(behavior.needs_teacher, behavior.measures)
-
-
-def test_a_loss_without_a_teacher_logs_nothing_of_it(tmp_path: Path) -> None:
-    step = Step(tmp_path)
-    goal = Objective("renormalized", terms=(Term(FixedAdvantage(-0.5), LowestShare(0.2)),))
-    logged = step.logged(*step.rollout.sample(tiny.requests(2), Student()), goal)
-    assert logged == columns_of_step(False, (), scored=False) < columns_of_step(False, ())
 
 
 def test_a_step_of_the_supervised_stage_logs_what_every_step_does(tmp_path: Path) -> None:

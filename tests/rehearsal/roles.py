@@ -300,8 +300,7 @@ def judging(setup: Setup, requests: int, drafted: int, behavior: Behavior) -> Me
                 return space.teacher_log_prob(read.float())
 
             proposed = tokens[:, None].expand(-1, drafted).contiguous()
-            starts = torch.zeros(requests, dtype=torch.long, device=device)
-            verdict([order] * requests, Drafts(proposed, log_p, log_q, draws, starts, None))
+            verdict([order] * requests, Drafts(proposed, log_p, log_q, draws, None))
         return measured
 
 

@@ -19,7 +19,7 @@ from orchestrator.grading.grader import Grade
 from orchestrator.models import locate
 from orchestrator.models.identity import model_identity
 from orchestrator.models.recipes import build_embedded
-from orchestrator.records.log import COLUMNS, SCORE, STEP_PARTS
+from orchestrator.records.log import COLUMNS, STEP_PARTS
 from orchestrator.records.slices import ProblemRecord
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
@@ -39,7 +39,6 @@ KNOBS: dict[str, dict[str, list[float]]] = {
     "trust_region": {"epsilon0": [0.05], "K": [5]},
     "fixed_epsilon": {"epsilon": [0.05]},
     "skd": {"K": [5], "tau_T": [0.6]},
-    "fixed_advantage": {"share": [0.2]},
 }
 NOT_PER_STEP = {"best_score"}  # of the summary
 
@@ -142,10 +141,9 @@ def test_columns_of_one_title_share_a_panel() -> None:
 
 
 def test_every_second_of_a_step_that_is_shown_is_logged(logged: dict[str, set[str]]) -> None:
-    for method, names in logged.items():
-        parts = set(STEP_PARTS) - ({SCORE} if method == "fixed_advantage" else set())
+    for names in logged.values():
         assert {name for name in names if name.startswith("time/")} == {
-            f"time/{part}" for part in parts
+            f"time/{part}" for part in STEP_PARTS
         }
     assert set(SECONDS) <= set(STEP_PARTS)
 

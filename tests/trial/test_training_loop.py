@@ -27,7 +27,6 @@ from orchestrator.liveness import heartbeat
 from orchestrator.models.identity import model_identity
 from orchestrator.models.recipes import build_embedded, make_tokenizer
 from orchestrator.policy.randomness import Purpose
-from orchestrator.records.log import columns_of_step
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial import training_loop
@@ -45,6 +44,7 @@ ROWS = [
 ]
 
 VANILLA: Mapping[str, Any] = {"vanilla": {}}
+BLENDS: Mapping[str, Any] = {"trust_region": {"epsilon0": [0.05], "K": [1]}}
 
 
 def worker_spec(
@@ -253,20 +253,6 @@ def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_p
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")
 
 
-CONTROL: Mapping[str, Any] = {"fixed_advantage": {"share": [0.2]}}
-
-
-def test_a_loss_without_a_teacher_starts_none_and_logs_nothing_of_it(tmp_path: Path) -> None:
-    run, _ = run_trial(tmp_path, ROWS, CONTROL)
-    clocked = run.timing()
-    started = [row["role"] for row in clocked if row["phase"] == "start"]
-    assert started == ["learner", "rollout"]
-    assert not any("score" in row for row in clocked)
-    expected = columns_of_step(False, (), scored=False)
-    assert [row.keys() - {"step"} for row in run.metrics()] == [expected] * 2
-    assert {(row["teacher_log_prob"], row["log_ratio"]) for row in run.rollouts()} == {(None, None)}
-
-
 class Killed(Exception):
     """The process ends here."""
 
@@ -284,7 +270,7 @@ class EndsInStep(Inline):
         return super().call(role, method, *arguments)
 
 
-@pytest.mark.parametrize("methods", [VANILLA, CONTROL], ids=str)
+@pytest.mark.parametrize("methods", [VANILLA, BLENDS], ids=str)
 def test_an_interrupted_trial_ends_with_the_bytes_of_an_undisturbed_one(
     methods: Mapping[str, Any], tmp_path: Path
 ) -> None:
@@ -317,7 +303,6 @@ def attempt(spec: WorkerSpec, runs: Path, transport: Inline) -> RunReader:
 # --- what a trial measures on prompts that no trial takes ---
 
 MORE_ROWS = [{"id": f"{i}", "problem": f"{i}+2=?", "answer": f"{i + 2}"} for i in range(1, 13)]
-BLENDS: Mapping[str, Any] = {"trust_region": {"epsilon0": [0.05], "K": [1]}}
 
 
 def measuring(
@@ -341,9 +326,7 @@ def bytes_of(run: RunReader) -> dict[str, bytes]:
     return files
 
 
-@pytest.mark.parametrize(
-    "methods", [VANILLA, BLENDS, CONTROL], ids=lambda methods: next(iter(methods))
-)
+@pytest.mark.parametrize("methods", [VANILLA, BLENDS], ids=lambda methods: next(iter(methods)))
 def test_measuring_on_held_out_prompts_changes_no_byte_of_training(
     methods: Mapping[str, Any], tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 from orchestrator.config import Optimizer
 from orchestrator.engines.common.passes import Inputs, inputs, micro_batches, response_tokens
 from orchestrator.policy import objective
-from orchestrator.policy.objective import Recorded, discrepancy_before, share_less_likely, weigh
+from orchestrator.policy.objective import Recorded, discrepancy_before, weigh
 from orchestrator.policy.spec import Divergence, Everywhere, Objective
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
@@ -191,23 +191,20 @@ class Targets:
         batch_rows = torch.tensor(group, dtype=torch.long)
         log_p = rollouts.student_BT[batch_rows]
         mask = rollouts.mask_BT[batch_rows]
-        # Only a loss that needs no teacher comes without scores, and it never reads these.
+        # Only the likelihood comes without scores, and it never reads these.
         log_q = entropy = torch.full_like(log_p, torch.nan)
         if scores is not None:
             log_q, entropy = scores.token_BT[batch_rows], scores.entropy_BT[batch_rows]
         rows, positions = response_tokens(rollouts.lengths_B[batch_rows], range(len(batch_rows)))
         at = batch_rows[rows], positions
-        # Both compare a token with the others of its response, so they take whole responses: the
+        # It compares a token with the others of its response, so it takes whole responses: the
         # result does not depend on how the batch is cut.
         before = discrepancy_before(log_p, log_q, mask)
-        less_likely = share_less_likely(log_p, mask)
         recorded = Recorded(
             log_p=log_p[rows, positions],
             log_q=log_q[rows, positions],
             entropy=entropy[rows, positions],
-            position=positions,
             before=before[rows, positions],
-            less_likely=less_likely[rows, positions],
         )
         support_log_q = None if scores is None else scores.support_BTK[at]
         return Targets(
@@ -357,22 +354,17 @@ def support_losses(
     A goal that is `on_support` needs no log p of the tokens. It renormalises log p on the support,
     so that a constant may be added to a token's log p: raw logits serve as well.
     """
-    assert targets.log_q is not None or not goal.needs_teacher
-    target = None
-    if targets.log_q is not None:
-        target = objective.target_of(goal.target, goal.name, log_p, targets.log_q)
+    assert targets.log_q is not None
+    target = objective.target_of(goal.target, goal.name, log_p, targets.log_q)
     total = None
     for term in goal.terms:
         if isinstance(term.loss, Divergence):
-            assert target is not None
             losses = objective.token_loss(goal.name, log_p, target, term.loss)
         else:
             assert of_tokens is not None
             losses = objective.sampled_loss(term.loss, of_tokens, targets.recorded.log_q)
         if not isinstance(term.where, Everywhere):
             losses = losses * weigh(term.where, targets.recorded)
-        if term.factor != 1:
-            losses = term.factor * losses
         total = losses if total is None else total + losses
     assert total is not None
     return total

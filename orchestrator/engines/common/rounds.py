@@ -38,17 +38,14 @@ def judge(
     log_q: Tensor,
     u_accept: Tensor,
     u_residual: Tensor,
-    start: Tensor,
 ) -> Round:
     """Judge the student's drafts (B, γ), so that emitted tokens have the behavior's law exactly.
 
     log p and log q (B, γ, V) are the distributions at the prefixes of the drafts; the uniforms of
-    acceptance and replacement are (B, γ). `start` (B,) are the positions of the first drafts in
-    their responses.
+    acceptance and replacement are (B, γ).
     """
     flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
-    positions = start[:, None] + torch.arange(drafts.shape[1], device=start.device)
-    law = laws.law_at(behavior, flat_p, flat_q, positions.flatten())
+    law = laws.law(behavior, flat_p, flat_q)
     verified = speculation.verify(
         flat_p, law.log_mu, drafts.flatten(), u_accept.flatten(), u_residual.flatten()
     )

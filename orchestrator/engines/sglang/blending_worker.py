@@ -202,7 +202,7 @@ class BlendingWorker(BaseSpecWorker):
             rows = torch.tensor(complete, device=batch.device)
             reqs = [batch.reqs[row] for row in complete]
             space = _order(reqs[0]).space
-            draws, responses, forced = self._given(reqs, 1)
+            draws, forced = self._given(reqs, 1)
             log_p = space.student_log_prob(student_logits[rows])
             drafts = sampled(
                 log_p, draws[:, Role.DRAFT, 0], None if forced is None else forced[:, 0]
@@ -216,7 +216,6 @@ class BlendingWorker(BaseSpecWorker):
                 log_p[:, None],
                 log_q,
                 draws,
-                responses,
                 forced,
             )
             tokens[rows] = self._emit(reqs, proposed)[0][:, 0]
@@ -245,7 +244,7 @@ class BlendingWorker(BaseSpecWorker):
         table = batch.req_to_token_pool.req_to_token
         positions = start[:, None] + torch.arange(length, device=batch.device)
         slots = table[batch.req_pool_indices.long()[:, None], positions].to(torch.int64)
-        draws, responses, forced = self._given(reqs, length)
+        draws, forced = self._given(reqs, length)
         space = _order(reqs[0]).space
 
         fed = [torch.tensor([req.output_ids[-1] for req in reqs], device=batch.device)]
@@ -275,7 +274,7 @@ class BlendingWorker(BaseSpecWorker):
         def log_q(part: Tensor) -> Tensor:
             return space.teacher_log_prob(head(part, length))
 
-        proposed = Drafts(torch.stack(fed[1:], 1), log_p, log_q, draws, responses, forced)
+        proposed = Drafts(torch.stack(fed[1:], 1), log_p, log_q, draws, forced)
         tokens, count = self._emit(reqs, proposed)
         return GenerationBatchResult(
             next_token_ids=tokens.flatten(),
@@ -284,10 +283,8 @@ class BlendingWorker(BaseSpecWorker):
             speculative_num_draft_tokens=length,
         )
 
-    def _given(self, reqs: list[Any], length: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The uniforms of each request's next γ = `length` positions, the first of these positions,
-        and the ids forced there.
-        """
+    def _given(self, reqs: list[Any], length: int) -> tuple[Tensor, Tensor | None]:
+        """The uniforms of each request's next γ = `length` positions, and the ids forced there."""
         orders: list[Order] = []
         start: list[int] = []
         of_requests: list[Tensor] = []
@@ -296,8 +293,7 @@ class BlendingWorker(BaseSpecWorker):
             start.append(len(req.output_ids))
             of_requests.append(self._uniforms(req))
         draws = self._randomness.draws(of_requests, start, length)
-        forced = forced_ids(orders, start, length, self._device)
-        return draws, torch.tensor(start, device=self._device), forced
+        return draws, forced_ids(orders, start, length, self._device)
 
     def _uniforms(self, req: Any) -> Tensor:
         """The uniforms of a request, made once and kept on it."""

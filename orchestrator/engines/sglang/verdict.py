@@ -188,9 +188,8 @@ def _draw_part(
 class Drafts:
     """A round before its verdict: `tokens` (B, γ), drawn from `log_p` (B, γ, V).
 
-    `draws` (B, roles, γ) are the uniforms, and `start` (B,) the positions of the first drafts in
-    their responses. `log_q` computes the teacher's log-probabilities (b, γ, V) of requests with
-    indices (b,). `forced` (B, γ) has forced ids, −1 for none; it is None
+    `draws` (B, roles, γ) are the uniforms. `log_q` computes the teacher's log-probabilities
+    (b, γ, V) of requests with indices (b,). `forced` (B, γ) has forced ids, −1 for none; it is None
     if no request has any.
     """
 
@@ -198,7 +197,6 @@ class Drafts:
     log_p: Tensor
     log_q: Callable[[Tensor], Tensor]
     draws: Tensor
-    start: Tensor
     forced: Tensor | None
 
 
@@ -240,7 +238,6 @@ def _judge(order: Order, drafts: Drafts, at: Tensor) -> Round:
         drafts.log_q(at),
         draws[:, Role.ACCEPT],
         draws[:, Role.RESIDUAL],
-        drafts.start[at],
     )
     if drafts.forced is None:
         return judged

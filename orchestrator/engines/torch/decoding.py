@@ -379,7 +379,7 @@ class _Batch:
         self._check(log_q, "teacher")
         accept = self._uniforms(Role.ACCEPT, length)
         residual = self._uniforms(Role.RESIDUAL, length)
-        judged = judge(behavior, drafts, log_p, log_q, accept, residual, self._positions())
+        judged = judge(behavior, drafts, log_p, log_q, accept, residual)
         self.record.count(self.rows, rounds=1, drafted=length, accepted=judged.accepted)
         return judged
 

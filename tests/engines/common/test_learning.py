@@ -34,7 +34,7 @@ SPACE = TokenSpace(valid=8, student_eos=6, teacher_eos=6)
 def targets(tokens: Tensor, log_p: Tensor, log_mu: Tensor) -> Targets:
     """Targets of tokens that a sampler drew from μ, where its student had p; both are (N, V)."""
     own = log_p.gather(1, tokens[:, None])[:, 0]
-    recorded = Recorded(own, own, own, torch.arange(len(tokens)), own, own)
+    recorded = Recorded(own, own, own, own)
     support = log_p.topk(3).indices
     drawn = log_mu.gather(1, tokens[:, None])[:, 0]
     return Targets(tokens, support, recorded, drawn, log_p.gather(1, support))
@@ -208,7 +208,7 @@ def made(space: TokenSpace) -> tuple[torch.Tensor, torch.Tensor, Targets]:
     support = log_p.topk(SUPPORT, dim=-1).indices
     log_q = torch.randn(TOKENS, SIZE, generator=generator, dtype=torch.float64).log_softmax(-1)
     nothing = torch.zeros(TOKENS, dtype=torch.float64)
-    recorded = Recorded(nothing, nothing, nothing, nothing, nothing, nothing)
+    recorded = Recorded(nothing, nothing, nothing, nothing)
     targets = Targets(support[:, 0], support, recorded, nothing, log_q.gather(-1, support))
     assert 5 < int((support == space.emitted).any(-1).sum()) < TOKENS
     return hidden.requires_grad_(), head.requires_grad_(), targets

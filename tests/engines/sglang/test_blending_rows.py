@@ -38,8 +38,7 @@ def judged(behavior: Behavior) -> Round:
     log_p, log_q = tiny.SPACE.student_log_prob(logits[0]), tiny.SPACE.teacher_log_prob(logits[1])
     uniforms = [torch.rand(shape[:2], generator=generator, dtype=torch.float64) for _ in range(2)]
     drafts = log_p.flatten(0, 1).exp().multinomial(1, generator=generator).view(shape[:2])
-    start = torch.zeros(ROWS_OF_BATCH, dtype=torch.int64)
-    return judge(behavior, drafts, log_p, log_q, uniforms[0], uniforms[1], start)
+    return judge(behavior, drafts, log_p, log_q, uniforms[0], uniforms[1])
 
 
 def records(behavior: Behavior, support: int) -> tuple[Kept, list[bytes]]:

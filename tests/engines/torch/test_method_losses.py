@@ -8,7 +8,6 @@ Shapes: N response tokens of a batch, V ids, K outcomes that a divergence compar
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +42,9 @@ KNOBS: dict[str, dict[str, Any]] = {
     "veto": {"beta_start": 0.6},
     "gkd": {"teacher_share": 0.5, "beta": 0.3},
     "top_d": {"alpha": 0.6},
-    "tr_opd_guided": {"tokens": 4, "K": 2, "beta": 0.3},  # prefixes of 4, 2 and 0 tokens
     "eopd": {"entropy": 1.5},
     "iw_opd": {"most": 1.5},
     "sampled_token": {"clip": 0.7},
-    "fixed_advantage": {"share": 0.4},
 }
 CASES: list[tuple[str, ObjectiveName]] = []
 for method, row in METHODS.items():
@@ -65,7 +62,6 @@ class Tokens:
     q: Tensor  # (N, V) of the teacher
     before: Tensor  # (N, V) of the student that sampled
     y: Tensor  # (N,) ids of the tokens
-    position: Tensor  # (N,) in the response, from 0
     lengths: list[int]  # of the responses
 
     def at_y(self, probability_NV: Tensor) -> Tensor:
@@ -91,7 +87,7 @@ def rollouts() -> Rollouts:
 
 
 def tokens_of(student: CausalModel, rollouts: Rollouts) -> Tokens:
-    p, q, before, y, position, lengths = [], [], [], [], [], []
+    p, q, before, y, lengths = [], [], [], [], []
     for row, request in enumerate(rollouts.requests):
         response = rollouts.response(row)
         log_q, log_before = fixed_readings(request.prompt_ids, tuple(response))
@@ -99,10 +95,8 @@ def tokens_of(student: CausalModel, rollouts: Rollouts) -> Tokens:
         q.append(log_q.exp())
         before.append(log_before.exp())
         y += response
-        position += range(len(response))
         lengths.append(len(response))
-    ids, positions = torch.tensor(y), torch.tensor(position)
-    return Tokens(torch.cat(p), torch.cat(q), torch.cat(before), ids, positions, lengths)
+    return Tokens(torch.cat(p), torch.cat(q), torch.cat(before), torch.tensor(y), lengths)
 
 
 def losses(method: str, knobs: dict[str, Any], step: int, name: str, of: Tokens) -> Tensor:
@@ -122,12 +116,6 @@ def losses(method: str, knobs: dict[str, Any], step: int, name: str, of: Tokens)
         case "tr_opd":
             a = ratio.clamp(max=1)
             return a * kl(p, q) + (1 - a) * kl(q, p)
-        case "tr_opd_guided":
-            likelihood = policy_gradient(torch.full_like(ratio, knobs["beta"]), of)
-            prefix = [4, 2, 0][step]  # round(4·½(1 + cos(πk/2)))
-            return torch.where(
-                of.position < prefix, likelihood, losses("tr_opd", {}, step, name, of)
-            )
         case "aopd":
             return torch.where(ratio > 1, kl(p, q), kl(q, p))
         case "eopd":
@@ -141,8 +129,6 @@ def losses(method: str, knobs: dict[str, Any], step: int, name: str, of: Tokens)
             clip = knobs["clip"]
             advantage = (of.at_y(of.q) / of.at_y(of.p)).log().detach()
             return policy_gradient(advantage.clamp(-clip, clip), of)
-        case "fixed_advantage":
-            return policy_gradient(-0.5 * among_lowest(knobs["share"], of), of)
         case "sft_only":
             return -of.at_y(of.p).log()
         case _:
@@ -158,15 +144,6 @@ def policy_gradient(advantage: Tensor, of: Tokens) -> Tensor:
     """The value −A with the gradient −A·∇log p(y), (N,)."""
     log_p = of.at_y(of.p).log()
     return -advantage * (1 + log_p - log_p.detach())
-
-
-def among_lowest(share: float, of: Tokens) -> Tensor:
-    """1 at the ⌈share·length⌉ least likely tokens of each response, else 0, (N,)."""
-    marks = []
-    for chances in of.at_y(of.before).split(of.lengths):
-        last = chances.sort().values[math.ceil(share * len(chances)) - 1]
-        marks.append((chances <= last).double())
-    return torch.cat(marks)
 
 
 def share_before(of: Tokens) -> Tensor:

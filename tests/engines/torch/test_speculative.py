@@ -29,10 +29,8 @@ from orchestrator.policy.randomness import JUDGED, SequenceKey, uniforms
 from orchestrator.policy.spec import (
     LONGEST_DRAFT,
     Behavior,
-    Fusion,
     Student,
     TeacherInjection,
-    TeacherPrefix,
     Tempered,
     TrustRegion,
     draft_length,
@@ -123,11 +121,7 @@ def law_after(behavior: Behavior, prompt: Prompt) -> dict[Prompt, Array]:
         log_p, log_q = _letter_readings(prompt, inner)
         for t in range(WORD):
             if inner[:t] not in laws:
-                if isinstance(behavior, TeacherPrefix):
-                    log_mu = log_q[t] if t < behavior.tokens else log_p[t]
-                else:
-                    log_mu = tiny.law(behavior, log_p[t], log_q[t])
-                laws[inner[:t]] = np.exp(log_mu)
+                laws[inner[:t]] = np.exp(tiny.law(behavior, log_p[t], log_q[t]))
     return laws
 
 
@@ -175,32 +169,6 @@ def assert_law_of_words(behavior: Behavior, length: int, samples: int) -> None:
 )
 def test_whole_sequences_have_the_law_of_a_blend(behavior: Behavior, length: int) -> None:
     assert_law_of_words(behavior, length, samples=5_000)
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("prefix", [1, 2])
-def test_the_student_goes_on_where_the_teacher_stops(prefix: int, length: int) -> None:
-    """Whole sequences of a law that changes at a position, also in the middle of a draft."""
-    assert_law_of_words(TeacherPrefix(prefix), length, samples=5_000)
-
-
-@pytest.mark.parametrize("length", [1, 5])
-def test_records_of_a_prefix_are_the_teachers_and_then_the_students(length: int) -> None:
-    prefix = 4
-    requests, decoding = tiny.requests(6), Decoding(12, TOP_K, length)
-    mixed, whole = (
-        pair(torch.float64).run(requests, behavior, decoding)
-        for behavior in (TeacherPrefix(prefix), Fusion(1.0))
-    )
-    assert mixed.teacher is not None
-    inside = mixed.mask_BT & (torch.arange(mixed.mask_BT.shape[1]) < prefix)
-    after = mixed.mask_BT & ~inside
-    assert int(inside.sum()) > 0
-    assert int(after.sum()) > 0
-    assert torch.equal(mixed.behavior_BT[inside], mixed.teacher.token_BT[inside])
-    assert torch.equal(mixed.behavior_BT[after], mixed.student_BT[after])
-    for ours, theirs in zip(responses(mixed), responses(whole), strict=True):
-        assert ours[:prefix] == theirs[:prefix], "the same keys give the teacher's tokens"
 
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.8)])

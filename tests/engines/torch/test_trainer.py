@@ -35,12 +35,9 @@ from orchestrator.policy.spec import (
     Bridge,
     Everywhere,
     FallingWithDiscrepancy,
-    First,
-    FixedAdvantage,
     ForwardKL,
     JensenShannon,
     Loss,
-    LowestShare,
     Objective,
     Proximal,
     ReverseKL,
@@ -69,20 +66,12 @@ MIXTURES = [  # of losses, targets and weights of tokens
     Objective(name, Proximal(0.6), (Term(JensenShannon(0.3)),)) for name in ("renormalized", "tail")
 ]
 for support in ("renormalized", "tail", "truncated"):
-    uncertain = Term(ForwardKL(), TeacherUncertain(1.5), factor=0.5)
+    uncertain = Term(ForwardKL(), TeacherUncertain(1.5))
     kept, outside = Term(SampledToken(0.7), TeacherKeeps()), TeacherKeeps(inverted=True)
     MIXTURES += [
         Objective(support, terms=(Term(), uncertain)),
         Objective(support, terms=(kept, Term(ForwardKL(), outside))),
         Objective(support, terms=(Term(ReverseKL(), FallingWithDiscrepancy(1.5)),)),
-        Objective(support, terms=(Term(FixedAdvantage(-0.5), LowestShare(0.4)),)),
-        Objective(
-            support,
-            terms=(
-                Term(ReverseKL(), TeacherKeeps(after=2)),
-                Term(FixedAdvantage(1.0), First(2), factor=0.5),
-            ),
-        ),
     ]
 STATE = ("loss", "grad_norm", "lr")
 
@@ -112,13 +101,10 @@ def token_losses(
     size = tiny.VALID - 1 if goal.name == "full" else TOP_K
     rows = zip(log_p.exp(), log_q.exp(), start.topk(size).indices, start.exp(), tokens, strict=True)
     gaps = [abs(float(log_q[t, y] - start[t, y])) for t, y in enumerate(tokens)]
-    chances = [float(start[t, y]) for t, y in enumerate(tokens)]
-    unlikely_first = sorted(range(len(tokens)), key=chances.__getitem__)
     losses = []
     for t, (p, q, support, old, token) in enumerate(rows):
         before = sum(gaps[:t]) / sum(gaps)
-        rank = unlikely_first.index(t), len(tokens)
-        losses.append(token_loss(goal, p, q, support, old, token, before, t, rank))
+        losses.append(token_loss(goal, p, q, support, old, token, before))
     return torch.stack(losses)
 
 
@@ -130,13 +116,10 @@ def token_loss(
     old: Tensor,
     token: int,
     before: float,
-    position: int,
-    rank: tuple[int, int],
 ) -> Tensor:
     """Loss at one prefix by the definitions: p, q and the p it was sampled from, (V,).
 
-    `before` is the share of the response's discrepancy that lies before the token. `rank` is the
-    number of less likely tokens of the response, and the number of all.
+    `before` is the share of the response's discrepancy that lies before the token.
     """
     total = torch.zeros((), dtype=p.dtype)
     entropy = float(-(q[q > 0] * q[q > 0].log()).sum())
@@ -144,15 +127,11 @@ def token_loss(
         match term.where:
             case TeacherUncertain(nats):
                 weight = float(entropy > nats)
-            case TeacherKeeps(inverted, after):
+            case TeacherKeeps(inverted):
                 kept = min(1.0, float(q[token] / old[token]))
-                weight = (1 - kept if inverted else kept) if position >= after else 0.0
-            case First(tokens):
-                weight = float(position < tokens)
+                weight = 1 - kept if inverted else kept
             case FallingWithDiscrepancy(most):
                 weight = most - (most - 1) * before
-            case LowestShare(share):
-                weight = float(rank[0] < math.ceil(share * rank[1]))
             case Everywhere():
                 weight = 1.0
             case _:
@@ -162,11 +141,9 @@ def token_loss(
                 advantage = (q[token] / p[token]).log().detach()
                 advantage = advantage if clip is None else advantage.clamp(-clip, clip)
                 loss = -advantage * p[token] / p[token].detach()
-            case FixedAdvantage(advantage):
-                loss = -advantage * p[token] / p[token].detach()
             case ReverseKL() | ForwardKL() | JensenShannon():
                 loss = divergence(goal, p[support], q[support], term.loss)
-        total = total + term.factor * weight * loss
+        total = total + weight * loss
     return total
 
 
