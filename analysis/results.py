@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.facts.curves import WantedSetting
 from analysis.facts.facts import facts
 from analysis.table import formats
 from analysis.table.model import Table
@@ -62,17 +63,23 @@ def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
     return {name: frames.plain_rows(frame) for name, frame in shown.items()}
 
 
-def write_figures(study: Study, folder: Path | None, width: float | None = None) -> Written:
+def write_figures(
+    study: Study,
+    folder: Path | None,
+    width: float | None = None,
+    wanted: Sequence[WantedSetting] = (),
+) -> Written:
     """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill.
 
-    They are `width` inches wide. Without a `folder` they go to the experiment's results.
+    They are `width` inches wide. Without a `folder` they go to the experiment's results. The
+    trajectories show the `wanted` settings of a method instead of its best one.
     """
     from analysis.figures.catalog import MAPPED, pictures
     from analysis.figures.panels import WIDTH
 
     study = study.snapshot()
     depth = "intervals" if len(study.experiment.setups) >= MAPPED else "scores"
-    drawn = pictures(facts(study, depth=depth), width or WIDTH)
+    drawn = pictures(facts(study, depth=depth), width or WIDTH, wanted)
     written = _save(drawn, lambda: folder or claim(study))
     study.remember()
     return written

@@ -57,6 +57,18 @@ class ScoredSetting:
 
 
 @dataclass(frozen=True)
+class WantedSetting:
+    """A method, and the values of some of its knobs: one setting, or all that have these values."""
+
+    method: str
+    knobs: Mapping[str, Any]
+
+    def matches(self, setting: ScoredSetting) -> bool:
+        """Whether a setting is of this method and has these values."""
+        return setting.method == self.method and self.knobs.items() <= setting.knobs.items()
+
+
+@dataclass(frozen=True)
 class Series:
     """A line of a figure: a method's setting and its values over optimizer steps, or a cost."""
 
@@ -176,6 +188,19 @@ class SetupRuns:
 
     def best_of(self, methods: Sequence[str]) -> list[ScoredSetting]:
         return [self.best[method] for method in methods if method in self.best]
+
+    def shown(self, wanted: Sequence[WantedSetting]) -> list[ScoredSetting]:
+        """The best setting of each method; of a method with `wanted` settings, these in its place.
+
+        In the grid's order.
+        """
+        methods = {each.method for each in wanted}
+        return [
+            setting
+            for setting in self.settings
+            if any(each.matches(setting) for each in wanted)
+            or (setting.method not in methods and setting is self.best.get(setting.method))
+        ]
 
 
 def setup_runs(study: Study, selected: Iterable[Selected]) -> list[SetupRuns]:

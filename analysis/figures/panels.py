@@ -122,6 +122,28 @@ def setting_text(method: str, knobs: Mapping[str, Any]) -> str:
     return f"{label} {knob_texts(method, knobs)}".rstrip()
 
 
+# --- the colours of leads ---
+
+LEADS = "RdBu"  # a colour map: behind, level, ahead
+LEAST_SPAN, MOST_SPAN = 3.0, 10.0  # points at which its colours end
+DARK = 0.6  # share of the span from which letters are white
+
+
+def color_leads(axes: Axes, leads: np.ndarray) -> tuple[float, list[list[str]]]:
+    """Colour a cell for each lead in points, none where it is nan.
+
+    Returns the points at which the colours end on either side, and the colour of each cell's
+    letters: the colours are dark at both ends.
+    """
+    known = np.abs(leads[~np.isnan(leads)])
+    span = min(MOST_SPAN, max(LEAST_SPAN, float(known.max(initial=0.0))))
+    axes.imshow(leads, cmap=LEADS, vmin=-span, vmax=span, aspect="auto")
+    axes.grid(visible=False)
+    # A missing lead compares as false.
+    letters = np.where(np.abs(leads) > DARK * span, "white", BLACK)
+    return span, letters.tolist()
+
+
 # --- lines ---
 
 MARKED_POINTS = 25  # lines with more points than this show some markers only
@@ -139,13 +161,21 @@ def plot_all(axes: Axes, lines: Iterable[Series], scale: float = 1.0) -> None:
         plot_series(axes, line, setting_text(line.method, line.knobs), scale, index)
 
 
-def plot_series(axes: Axes, series: Series, label: str, scale: float = 1.0, index: int = 0) -> None:
+def plot_series(
+    axes: Axes,
+    series: Series,
+    label: str,
+    scale: float = 1.0,
+    index: int = 0,
+    shade: Any = None,
+) -> None:
     """The mean over seeds as a line, with ±1 standard deviation as a band.
 
     The line breaks where a step has no value. A line of many points is drawn thin, under its
-    running mean.
+    running mean. A `shade` takes the place of the method's own colour.
     """
     color, marker = method_style(series.method, index)
+    color = shade or color
     steps, means, low, high = list(series.curve), list[float](), list[float](), list[float]()
     for values in series.curve.values():
         mean = fmean(values) if values else nan

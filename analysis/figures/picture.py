@@ -70,10 +70,10 @@ def scores_basis(data: SetupRuns, lines: Sequence[Series]) -> str:
     if counts[-1] > 1:
         seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         return f"Means over {seeds} seeds; bands: ±1 standard deviation over seeds."
-    methods = {line.method for line in lines}
     margin = 0.0  # the widest of all lines
     for selected in data.chosen:
-        if selected.best.method in methods:
+        best = selected.best
+        if any((line.method, line.knobs) == (best.method, best.knobs) for line in lines):
             margin = max(margin, problem_margin(selected.best) or 0.0)
     text = "One seed each: another one moves a line by several points."
     return f"{text} 95 % over problems: up to ±{100 * margin:.1f} points." if margin else text

@@ -29,9 +29,6 @@ CAPTION = Caption(
     "of vanilla's prefixes, with 95 % intervals over prompts.",
     "Scores of different setups are not comparable, and a test in each of many setups finds some difference by chance.",
 )
-COLORS = "RdBu"
-LEAST_SPAN, MOST_SPAN = 3.0, 10.0  # points at which the colours end
-DARK = 0.6  # share of the span from which letters are white
 DOTS = {"student": panels.BLACK, "teacher": panels.TEACHER}  # colours of the gains, by continuer
 MARKS = ((0.01, "**"), (0.05, "*"))  # below which p-value, the strictest first
 TESTED = "* p < .05, ** p < .01 (Welch, corrected within a setup)"
@@ -90,18 +87,15 @@ def _draw_grid(axes: Axes, setups: Sequence[SetupLeads], methods: Sequence[str])
         for column, method in enumerate(methods, start=len(SCORES)):
             if method in setup.differences:
                 leads[row, column] = float(setup.differences[method].estimate.value)
-    span = min(MOST_SPAN, max(LEAST_SPAN, float(np.nanmax(np.abs(leads)))))
-    axes.imshow(leads, cmap=COLORS, vmin=-span, vmax=span, aspect="auto")
+    span, letters = panels.color_leads(axes, leads)
     for row, setup in enumerate(setups):
         cells = [tenths_text(score) if score is not None else "" for score in setup.scores]
         cells += [_cell(setup.differences.get(method)) for method in methods]
         for column, text in enumerate(cells):
-            # The colours are dark at both ends. A missing lead is nan, which compares as false.
-            color = "white" if abs(leads[row, column]) > DARK * span else panels.BLACK
+            color = letters[row][column]
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
     labels = [*SCORES, *(method_label(method).replace(" ", "\n") for method in methods)]
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
-    axes.grid(visible=False)
     _name_rows(axes, setups)
     axes.set_xlabel(f"{TESTED}\ncolours end at ± {span:g} points", fontsize=7)
     axes.set_title("score (%), and lead over vanilla (points)")

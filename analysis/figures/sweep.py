@@ -1,4 +1,4 @@
-"""Best-over-training scores over the grids (paper, "Extended Results")."""
+"""Best-over-training scores over the grids (paper, "Extended Results"), and TRB's as a heat map."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from math import ceil, isnan, nan
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,7 +16,8 @@ from analysis.facts.curves import MethodGrid, ScoredSetting, SeedMean, SetupRuns
 from analysis.figures import panels
 from analysis.figures.picture import Caption, Picture
 from analysis.labels import method_label
-from orchestrator.experiment.methods import REFERENCE
+from analysis.numbers import signed
+from orchestrator.experiment.methods import METHODS, PROPOSED, REFERENCE
 
 CAPTION = Caption(
     "sweep",
@@ -153,7 +155,95 @@ def picture(data: SetupRuns) -> Picture:
     if not any(grid.x for grid in grids):
         missing = "no method that has several settings has been evaluated yet"
         return Picture(CAPTION, data.name, missing=missing)
-    candidates = data.candidates(REFERENCE)
-    scores = [curves.best_over_training(candidates, setting.knobs) for setting in reference]
-    vanilla = max(filter(None, scores), key=lambda score: score.mean, default=None)
-    return Picture(CAPTION, data.name, partial(draw, grids, vanilla, data.title), BASIS)
+    drawing = partial(draw, grids, _best_of_vanilla(data), data.title)
+    return Picture(CAPTION, data.name, drawing, BASIS)
+
+
+def _best_of_vanilla(data: SetupRuns) -> SeedMean | None:
+    candidates, scores = data.candidates(REFERENCE), []
+    for setting in data.settings:
+        if setting.method == REFERENCE:
+            scores.append(curves.best_over_training(candidates, setting.knobs))
+    return max(filter(None, scores), key=lambda score: score.mean, default=None)
+
+
+# --- the trust region's two knobs as a heat map ---
+
+HEAT = Caption(
+    "heatmap",
+    "Best score over budget and warmup",
+    "grid of cells, a row for each first KL budget and a column for each warmup of the trust region: best mean pass@1 "
+    "and its lead over vanilla's",
+    "The best checkpoint of each budget of the first step (rows) and each number of steps until it is zero (columns): "
+    "mean pass@1 in per cent, and below it the points above or below vanilla's best.",
+    "Each cell is a maximum over checkpoints, of noisy scores; cells beside each other may differ by chance.",
+)
+HeatCells = Mapping[tuple[float, float], SeedMean | None]  # (budget, steps) → score
+
+
+def cells_of(data: SetupRuns) -> HeatCells:
+    """The trust region's best scores by budget and warmup; empty unless both have several values.
+
+    Where a further knob varies, the best of its values counts.
+    """
+    rows, across = METHODS[PROPOSED].budget, METHODS[PROPOSED].axis
+    assert rows is not None
+    assert across is not None
+    cells: dict[tuple[float, float], SeedMean | None] = {}
+    candidates = data.candidates(PROPOSED)
+    for setting in data.settings:
+        if setting.method == PROPOSED:
+            place = setting.knobs[rows], setting.knobs[across]
+            scores = (cells.get(place), curves.best_over_training(candidates, setting.knobs))
+            cells[place] = max(filter(None, scores), key=lambda score: score.mean, default=None)
+    is_grid = all(len({place[knob] for place in cells}) > 1 for knob in (0, 1))
+    return cells if is_grid else {}
+
+
+@panels.styled()
+def draw_heat(
+    cells: HeatCells, vanilla: SeedMean | None, title: str, width: float = panels.WIDTH
+) -> Figure:
+    """A cell for each budget, the smallest below, and each warmup; a missing score leaves it empty.
+
+    Without a score of vanilla the cells have no colour.
+    """
+    budgets, warmups = (sorted({place[knob] for place in cells}) for knob in (0, 1))
+    leads = np.full((len(budgets), len(warmups)), np.nan)
+    texts: dict[tuple[int, int], str] = {}
+    for (budget, warmup), score in cells.items():
+        if score is not None:
+            row, column = budgets.index(budget), warmups.index(warmup)
+            texts[row, column] = f"{100 * score.mean:.1f}"
+            if vanilla is not None:
+                leads[row, column] = lead = 100 * (score.mean - vanilla.mean)
+                texts[row, column] += f"\n{signed(lead)}"
+    figure = panels.new_figure(width, 1.5 + 0.5 * len(budgets))
+    axes = figure.subplots()
+    span, letters = panels.color_leads(axes, leads)
+    for (row, column), text in texts.items():
+        color = letters[row][column]
+        axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
+    knobs = METHODS[PROPOSED].knobs
+    axes.set_xticks(range(len(warmups)), [f"{warmup:g}" for warmup in warmups])
+    axes.set_yticks(range(len(budgets)), [f"{budget:g}" for budget in budgets])
+    axes.set_ylim(-0.5, len(budgets) - 0.5)
+    label = f"{knobs['K'].symbol} (steps)"
+    if vanilla is not None:
+        label += f"\npoints above or below vanilla's {100 * vanilla.mean:.1f}; colours end at ± {span:.2g}"
+    axes.set_xlabel(label, fontsize=8)
+    axes.set_ylabel(f"{knobs['epsilon0'].symbol} (nats)")
+    panels.set_title(figure, title)
+    return figure
+
+
+def heat(data: SetupRuns) -> Picture:
+    """The heat map of the trust region's grid; see `cells_of`."""
+    cells = cells_of(data)
+    if not any(cells.values()):
+        missing = "no setting of trust_region's grid has been evaluated yet"
+        return Picture(HEAT, data.name, missing=missing)
+    drawing = partial(draw_heat, cells, _best_of_vanilla(data), data.title)
+    seeds = max(len(setting.units) for setting in data.settings if setting.method == PROPOSED)
+    basis = f"Means over {seeds} seeds." if seeds > 1 else "One seed each."
+    return Picture(HEAT, data.name, drawing, basis)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.facts import curves
 from analysis.facts.costs import CurvePoint, curve, incomparable
-from analysis.facts.curves import Series, SetupRuns
+from analysis.facts.curves import Series, SetupRuns, WantedSetting
 from analysis.figures import panels
 from analysis.figures.picture import COMPARED, Caption, Picture, scores_basis
 from analysis.labels import AVERAGE, BASE
@@ -52,13 +54,15 @@ def draw_trajectories(
         vanilla = next((line for line in lines if line.method == REFERENCE), None)
     figure = panels.new_figure(width, 3.6 if width > panels.NARROW else 4.2)
     axes = figure.subplots(1, 1 if vanilla is None else 2, squeeze=False)[0]
+    shades = _shades(lines)
     for index, line in enumerate(lines):
         label = panels.setting_text(line.method, line.knobs)
         if several:
             label += f", {line.seeds} seed{'s' if line.seeds > 1 else ''}"
-        panels.plot_series(axes[0], line, label, 100, index)
+        panels.plot_series(axes[0], line, label, 100, index, shades[index])
         if vanilla is not None:
-            panels.plot_series(axes[1], _minus(line, vanilla), label, 100, index)
+            minus = _minus(line, vanilla)
+            panels.plot_series(axes[1], minus, label, 100, index, shades[index])
     axes[0].set_ylabel("mean pass@1 (%)")
     if vanilla is not None:
         axes[1].set_ylabel("minus vanilla (points)")
@@ -69,6 +73,17 @@ def draw_trajectories(
         note = f"{note} {NO_STEP_0}".lstrip()
     panels.shared_legend(figure, [axes[0]], note)
     return figure
+
+
+def _shades(lines: Sequence[Series]) -> list[Any]:
+    """A shade for each line of a method that has several; None for the method's own colour."""
+    counts = Counter(line.method for line in lines)
+    left: dict[str, list[Any]] = {}
+    for index, line in enumerate(lines):
+        if counts[line.method] > 1 and line.method not in left:
+            color, _ = panels.method_style(line.method, index)
+            left[line.method] = panels.shades(color, counts[line.method])
+    return [left[line.method].pop(0) if line.method in left else None for line in lines]
 
 
 def _minus(line: Series, vanilla: Series) -> Series:
@@ -85,9 +100,11 @@ def _minus(line: Series, vanilla: Series) -> Series:
     return replace(line, curve=curve)
 
 
-def trajectories(data: SetupRuns) -> Picture:
-    """The best setting of each method, vanilla among them."""
-    lines = [curves.score_series(setting, data.untrained) for setting in data.best.values()]
+def trajectories(data: SetupRuns, wanted: Sequence[WantedSetting] = ()) -> Picture:
+    """The `wanted` settings of a method, else its best one, vanilla among them."""
+    lines = []
+    for setting in data.shown(wanted):
+        lines.append(curves.score_series(setting, data.untrained))
     if not any(line.curve for line in lines):
         missing = "no checkpoint has been evaluated on all benchmarks yet"
         return Picture(TRAJECTORIES, data.name, missing=missing)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from analysis.facts.curves import WantedSetting
 from analysis.report.page import write_report
 from analysis.results import write_figures
 from orchestrator.commands.arguments import (
@@ -15,7 +18,8 @@ from orchestrator.commands.arguments import (
     load_sound,
     refuse_folder,
 )
-from orchestrator.errors import UserError, refuse
+from orchestrator.errors import UserError, one_of, refuse
+from orchestrator.experiment.methods import Grid, known_method
 
 
 def add(parser: Parser) -> None:
@@ -46,6 +50,8 @@ def add_figures(parser: Parser) -> None:
     add_experiment(parser)
     parser.option("--out", "FOLDER", "default: the results folder", Path)
     parser.option("--width", "INCHES", "default 7.2; 5.5 fits a page of text at 8 pt", float)
+    text = "in the trajectories, instead of the method's selected setting: TRB:epsilon0=0.05,K=25; may be repeated"
+    parser.option("--setting", "METHOD:KNOB=VALUE,…", text, action="append", default=[])
 
 
 def run_figures(options: argparse.Namespace) -> int:
@@ -55,9 +61,10 @@ def run_figures(options: argparse.Namespace) -> int:
         raise refuse("--out", str(options.out), "a folder; this is a file")
     if options.width is not None and not 3 <= options.width <= 12:
         raise refuse("--width", options.width, "inches from 3 to 12")
+    wanted = [_wanted_setting(text, study.experiment.methods) for text in options.setting]
     if lacks_runs(options):
         return 1
-    written = write_figures(study, options.out, options.width)
+    written = write_figures(study, options.out, options.width, wanted)
     if not written.paths:
         nothing = f"nothing to draw of {study.experiment.name} yet"
         raise UserError(f"{study.runs}: {nothing}; begin with: trb submit {options.experiment}")
@@ -65,3 +72,20 @@ def run_figures(options: argparse.Namespace) -> int:
     for line in written.missing:
         print(f"not drawn: {line}", file=sys.stderr)
     return 0
+
+
+def _wanted_setting(text: str, grids: Mapping[str, Grid]) -> WantedSetting:
+    """`TRB:epsilon0=0.05,K=25` of an experiment's grids; UserError if they have no such setting."""
+    name, _, values = text.partition(":")
+    method = known_method("--setting", name.strip(), grids)
+    knobs: dict[str, Any] = {}
+    for part in filter(None, values.split(",")):
+        knob, _, value = map(str.strip, part.partition("="))
+        one_of(f"--setting {method}", knob, list(grids[method]))
+        given = {f"{each:g}": each for each in grids[method][knob]}
+        try:
+            knobs[knob] = given[f"{float(value):g}"]
+        except (KeyError, ValueError):
+            right = f"a value of the experiment: {', '.join(given)}"
+            raise refuse(f"--setting {method}:{knob}", value, right) from None
+    return WantedSetting(method, knobs)

@@ -99,6 +99,16 @@ def test_trajectories_are_lines_in_per_cent_beside_their_difference_to_vanilla()
     assert "no step 0" in figure.legends[0].get_title().get_text()
 
 
+def test_settings_of_one_method_have_shades_of_its_colour_and_one_marker() -> None:
+    lines = [series({0: [0.1], 20: [0.2]}), series({20: [0.3]}, "sft_warmup", True, K=15)]
+    lines += [series({20: [0.4]}, "sft_warmup", True, K=25)]
+    axes = training.draw_trajectories(lines, TITLE).axes[0]
+    short, long = line(axes, "SFT warmup $K$=15"), line(axes, "SFT warmup $K$=25")
+    assert short.get_marker() == long.get_marker() == panels.STYLES["sft_warmup"][1]
+    assert to_hex(long.get_color()).upper() == panels.STYLES["sft_warmup"][0]
+    assert short.get_color() != long.get_color()
+
+
 def test_a_single_line_has_whole_steps_and_no_difference() -> None:
     axes = only(training.draw_trajectories([series({0: [0.1], 1: [0.2], 2: [0.3]})], TITLE))
     assert (axes.get_ylabel(), axes.get_title()) == ("mean pass@1 (%)", TITLE)
@@ -254,6 +264,40 @@ def test_a_grid_of_two_points() -> None:
     axes = only(sweep.draw([grid], None, TITLE))
     assert values(line(axes, "SKD")) == [50.0, None]
     assert axes.get_xlabel() == r"$K$   (at $\tau_T$=0.6)"
+
+
+CELLS: dict[tuple[float, float], SeedMean | None] = {
+    (budget, float(k)): SeedMean(0.3 + budget * 2 + k / 1000)
+    for budget in BUDGETS
+    for k in (15, 25, 50)
+} | {(0.05, 15.0): None}
+
+
+def test_the_heat_map_has_a_row_for_each_budget_and_a_column_for_each_warmup() -> None:
+    axes = only(sweep.draw_heat(CELLS, SeedMean(0.39), TITLE))
+    texts = {text.get_position(): text.get_text() for text in axes.texts}
+    assert len(texts) == 14, "a cell without a score is empty"
+    assert texts[0, 0] == "31.7\n−7.3"  # the smallest budget and the shortest warmup, at the origin
+    assert texts[2, 3] == "39.0\n0.0"
+    assert texts[2, 4] == "45.0\n+6.0"
+    assert (ticks(axes), [t.get_text() for t in axes.get_yticklabels()]) == (
+        ["15", "25", "50"],
+        ["0.001", "0.005", "0.01", "0.02", "0.05"],
+    )
+    assert axes.get_ylim()[0] < axes.get_ylim()[1]
+    leads = axes.images[0].get_array()
+    assert leads is not None
+    assert float(leads[4, 2]) == pytest.approx(6.0)
+    assert bool(np.ma.getmaskarray(leads)[4, 0] or isnan(leads[4, 0]))
+    assert axes.images[0].get_clim() == pytest.approx((-7.3, 7.3))
+
+
+def test_a_heat_map_without_vanilla_has_scores_and_no_colours() -> None:
+    axes = only(sweep.draw_heat(CELLS, None, TITLE))
+    assert {text.get_text() for text in axes.texts} >= {"31.7", "45.0"}
+    leads = axes.images[0].get_array()
+    assert leads is not None
+    assert np.isnan(np.ma.getdata(leads)).all()
 
 
 # --- support and reward ---
@@ -492,6 +536,7 @@ DRAW: dict[str, Callable[[float], Figure]] = {
         [series(long_curve())], SCORES[:2], 50, TITLE, width=width
     ),
     "sweep": lambda width: sweep.draw(grids(0.01), SeedMean(0.39, 0.01), TITLE, width),
+    "heatmap": lambda width: sweep.draw_heat(CELLS, SeedMean(0.39), TITLE, width),
     "tradeoff": lambda width: tradeoff.draw(cloud(), TITLE, width),
     "continuation": lambda width: probed.draw_continuation(GAINS, TITLE, width),
     "map": lambda width: setup_map.draw(LEADS, ["skd", "sft_warmup"], width),

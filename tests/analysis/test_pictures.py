@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from analysis import results
 from analysis.facts.facts import facts
+from analysis.figures import picture as saving
 from analysis.figures.catalog import pictures
 from analysis.figures.picture import Picture
 from analysis.table.formats import to_csv
@@ -170,6 +173,78 @@ def test_the_command_prints_paths_and_reasons(
     assert all(Path(line).stat().st_size > 1000 for line in printed)
     named = [line.split(":")[:2] for line in reasons]
     assert named == [["not drawn", f" {kind}-arithmetic"] for kind in KINDS[1:]]
+
+
+def legends(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *settings: str,
+) -> list[str]:
+    """The legend of the trajectories that `trb figures` draws with these values of --setting."""
+    drawn: dict[str, Figure] = {}
+    monkeypatch.setattr(saving, "save", lambda figure, _, name: drawn.update({name: figure}) or [])
+    run(capsys, folder, *(word for text in settings for word in ("--setting", text)))
+    legend = drawn["trajectories-arithmetic"].legends[0]
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_trajectories_of_chosen_settings(
+    tmp_path: Path,
+    one_seed: Loaded,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worse of two settings takes the place of the selected one, or both stand there."""
+    experiment, units = one_seed
+    low, high = units_of(units, "trust_region")
+    write_run(tmp_path / "runs", experiment, low, {20: [1, 1]})
+    write_run(tmp_path / "runs", experiment, high, {20: [2, 2]})
+    write_run(tmp_path / "runs", experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
+    shown = partial(legends, capsys, monkeypatch, tmp_path)
+    one, other = (
+        rf"TRB $\varepsilon_0$={unit.knobs['epsilon0']:g}, $K$=12" for unit in (low, high)
+    )
+    assert shown() == ["Vanilla", other]
+    assert shown(f"TRB:epsilon0={low.knobs['epsilon0']}") == ["Vanilla", one]
+    assert shown("trust_region:K=12") == ["Vanilla", one, other]
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("TRBB:K=12", "--setting: 'TRBB': expected one of "),
+        ("TRB:k=12", "--setting trust_region: 'k': expected one of epsilon0, K"),
+        ("TRB:K=13", "--setting trust_region:K: '13': expected a value of the experiment: 12"),
+        ("TRB:K", "--setting trust_region:K: '': expected a value of the experiment: 12"),
+    ],
+)
+def test_a_setting_that_the_experiment_lacks_is_one_line(
+    setting: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    code, printed, reasons = run(capsys, tmp_path, "--setting", setting)
+    assert (code, printed, len(reasons)) == (2, [], 1)
+    assert line in reasons[0]
+
+
+def test_a_grid_of_budgets_and_warmups_has_a_heat_map(tmp_path: Path) -> None:
+    """Cells are the best checkpoints of selection, and the lead is over vanilla's best."""
+    loaded = quickstart("methods.trust_region={epsilon0: [0.01, 0.05], K: [6, 12]}")
+    scores = {(0.01, 6): [1, 1], (0.01, 12): [2, 1], (0.05, 6): [3, 3]}
+    write_run(tmp_path, loaded[0], units_of(loaded[1], "vanilla")[0], {20: [1, 2], 40: [2, 2]})
+    for unit in units_of(loaded[1], "trust_region"):
+        found = scores.get((unit.knobs["epsilon0"], unit.knobs["K"]))
+        if found is not None:
+            write_run(tmp_path, loaded[0], unit, {20: [0, 0], 40: found})
+    names = [picture.name for picture in pictures(facts(Study(*loaded, tmp_path)))]
+    assert names[3:5] == ["sweep-arithmetic", "heatmap-arithmetic"]
+    picture = list(pictures(facts(Study(*loaded, tmp_path))))[4]
+    assert picture.figure is not None
+    (axes,) = picture.figure.axes
+    cells = {text.get_position(): text.get_text() for text in axes.texts}
+    assert cells == {(0, 0): "25.0\n−25.0", (1, 0): "37.5\n−12.5", (0, 1): "75.0\n+25.0"}
+    assert picture.basis == "One seed each."
 
 
 @pytest.mark.parametrize(
