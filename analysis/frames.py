@@ -15,11 +15,11 @@ import pandas as pd
 
 from analysis.facts.columns import BlockKind, records, units_of
 from analysis.facts.costs import unit_cost
-from analysis.facts.evidence import setting_text
 from analysis.facts.units import unit_scores, units_now
 from analysis.labels import AVERAGE, BASE
 from analysis.table.evidence_formats import CELL_UNITS, cell_records
 from analysis.table.model import Table
+from orchestrator.experiment.axes import setting_text
 from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import RunReader

@@ -64,10 +64,7 @@ from orchestrator.rules import (
 
 @dataclass(frozen=True)
 class Shape(Section):
-    """The sizes of a decoder, for memory accounting and embedded models, which are Qwen3.
-
-    Omitted sizes are read from the model's local folder.
-    """
+    """The sizes of a decoder; omitted ones are read from the model's local folder."""
 
     layers: Annotated[Count, "Decoder layers."] = 0
     hidden: Annotated[Count, "Width of the residual stream."] = 0
@@ -249,6 +246,9 @@ class Training(Section):
     steps: Annotated[Count, "Optimizer updates of a trial.", Field(le=MOST_STEPS)] = 400
     prompts_per_step: Annotated[Count, "Prompts of an update."] = 64
     samples_per_prompt: Annotated[Count, "Responses sampled for each of them."] = 4
+    order_per_seed: Annotated[
+        Flag, "Whether each seed has an order of prompts of its own, the same for all methods."
+    ] = False
     max_prompt_tokens: Annotated[Count, "Longer prompts are passed over."] = 1024
     max_response_tokens: Annotated[Count, "Training responses are cut here."] = 7168
     objective: Annotated[ObjectiveName, "Loss at each token of a rollout."] = "renormalized"
@@ -271,9 +271,7 @@ class BenchmarkRun(Section):
     limit: Annotated[Count | None, "Only the first so many problems; null: all."] = None
     path: Annotated[Text | None, "Hub id, or a local JSON Lines or parquet file."] = None
     revision: Annotated[
-        Text | None,
-        "Of a hub id: its commit, 40 hex digits. Of a file: its sha256; null takes the file that is "
-        "there.",
+        Text | None, "Of a hub id: its commit. Of a file: its sha256; null: that of the file here."
     ] = None
     title: Annotated[
         Text | None, "Heading of its column; null: that of a declared benchmark, else the key."
@@ -456,8 +454,7 @@ class Runtime(Section):
         "the sizes of the two models and, on GPUs, the rows decoded at once.",
     ] = None
     attention_backend: Annotated[
-        AttentionName | None,
-        "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`.",
+        AttentionName | None, "Attention kernels of SGLang; null: what suits GPU and dtype."
     ] = None
     engine_start_s: Annotated[
         Wait,
@@ -508,8 +505,7 @@ class Runtime(Section):
     wandb: Annotated[WandbMode, "How runs are mirrored to W&B."] = "auto"
     wandb_project: Annotated[Text, "W&B project."] = "trb"
     rollout_texts: Annotated[
-        Natural,
-        "Training rollouts of each step whose text is written; of some steps token by token.",
+        Natural, "Rollouts of each step whose text is written; of some steps token by token."
     ] = 4
 
 
@@ -544,6 +540,9 @@ class ExperimentFile(Section):
     ] = field(default_factory=list)
     methods: Annotated[
         dict[Text, Any], "Methods with their knobs; a list of values is an axis of the grid."
+    ] = field(default_factory=dict)
+    axes: Annotated[
+        dict[Text, Any], "Keys of training with their values, which multiply each method's grid."
     ] = field(default_factory=dict)
     seeds: Annotated[Seeds, "Seeds of each trial, an axis of the grid."] = field(
         default_factory=lambda: [0]

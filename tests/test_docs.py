@@ -231,20 +231,18 @@ def test_the_example_of_rates_counts_a_trial_for_each(
     plan = ("plan", "rates.yaml", "confirm=null", "--json")
     counted = {"vanilla": 6, "trust_region": 6, "sft_warmup": 2}
     assert trials(trb_shows(capsys, *plan)) == counted
-    warm = "methods.sft_warmup.lr=[2e-4,4e-4]"
+    warm = "methods.sft_warmup.axes.training.optimizer.lr=[2e-4,4e-4]"
     assert trials(trb_shows(capsys, *plan, warm)) == counted | {"sft_warmup": 4}
     ids = {unit.id for unit in expand(load_experiment(here / "rates.yaml"))}
-    plain = ("methods.vanilla.lr=null", "methods.trust_region.lr=null")
+    plain = ("axes.training.optimizer.lr=null",)
     assert {unit.id for unit in expand(load_experiment(here / "rates.yaml", plain))} < ids
 
 
 def test_the_paper_small_head_names_an_override_for_every_method() -> None:
-    """Its braces, written out as bash does, give three rates to each."""
     path = ROOT / "experiments" / "paper-small.yaml"
-    [(names, rates)] = re.findall(r"methods\.\{(.*)\}\.lr='(.*)'", path.read_text("utf-8"))
-    overrides = [f"methods.{name}.lr={rates}" for name in names.split(",")]
-    plain, experiment = load_experiment(path), load_experiment(path, overrides)
-    assert {len(grid["lr"]) for grid in experiment.methods.values()} == {3}
+    [override] = re.findall(r"'(axes=.*)'", path.read_text("utf-8"))
+    plain, experiment = load_experiment(path), load_experiment(path, [override])
+    assert {len(grid["training.optimizer.lr"]) for grid in experiment.methods.values()} == {3}
     assert sum(unit.is_trial for unit in expand(experiment)) == 51
     assert {unit.id for unit in expand(plain)} < {unit.id for unit in expand(experiment)}
 

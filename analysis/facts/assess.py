@@ -168,16 +168,19 @@ def differences(
     sizes: Mapping[str, int],
     level: float = LEVEL,
     clocked: bool = False,
+    name: str | None = None,
 ) -> dict[str, dict[str, Difference]]:
     """Method → column → its score minus the reference's, each with its outcome.
 
     `drawn` has the replicates of all by method, on the same draws, and `sizes` the numbers of
-    checkpoints that each was chosen from. The tested differences of a column are corrected for how
+    checkpoints that each was chosen from; `name` is the reference's there, by default its method.
+    The tested differences of a column are corrected for how
     many they are. `level` is smaller where this is one look of several: intervals are wider, and
     p-values scaled by 0.05 ÷ level. A `clocked` difference has no p-value: a clock has a spread of
     its own, which the spread between seeds does not hold.
     """
     found: dict[str, dict[str, Difference]] = {method: {} for method in others}
+    name = name or reference.method
     subtracted, spreads = exact_scores(reference), run_spreads(reference)
     values = {method: exact_scores(other) for method, other in others.items()}
     own = {method: run_spreads(other) for method, other in others.items()}
@@ -186,11 +189,11 @@ def differences(
         distributions: dict[str, TDistribution] = {}
         for method, other in others.items():
             runs = (trained_runs(other), trained_runs(reference))
-            replicates = drawn[method][key] - drawn[reference.method][key]
+            replicates = drawn[method][key] - drawn[name][key]
             value = values[method][key] - subtracted[key]
             over_runs = significance.of_difference(own[method][key], spreads[key])
             gap = estimate(value, over_runs, replicates, -PERCENT)
-            of = (sizes.get(method, 1), sizes.get(reference.method, 1))
+            of = (sizes.get(method, 1), sizes.get(name, 1))
             outcome = _outcome(runs, of, over_runs is not None, clocked)
             gaps[method] = Difference(gap, runs, outcome, of)
             if over_runs is not None and outcome == "tested":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
@@ -13,6 +13,8 @@ import numpy as np
 from analysis.facts.intervals import Array
 from analysis.labels import AVERAGE, BASE, method_label
 from orchestrator.errors import UserError
+from orchestrator.experiment.axes import setting_text
+from orchestrator.experiment.units import Family
 from orchestrator.selection import scores
 from orchestrator.selection.scores import PASS_AT_1, Metric, Tally
 from orchestrator.selection.study import Study
@@ -97,8 +99,8 @@ class Candidate:
     @property
     def title(self) -> str:
         """Method, knobs and step: `TRB epsilon0=0.05 K=12 step 60`."""
-        knobs = (f"{name}={value:g}" for name, value in self.knobs.items())
-        return " ".join([method_label(self.method), *knobs, f"step {self.step}"])
+        words = [method_label(self.method), setting_text(self.knobs), f"step {self.step}"]
+        return " ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,18 @@ def select(study: Study) -> list[Selected]:
     Checkpoints with fewer samples than others of their family have, which were given up or are not
     evaluated to the end, are counted but not chosen from.
     """
+    return _select(study, lambda families: families)
+
+
+def select_settings(study: Study) -> list[Selected]:
+    """Per setup and setting its best checkpoint, chosen as `select` chooses among all settings."""
+    return _select(study, lambda families: [[each] for family in families for each in family])
+
+
+def _select(study: Study, of: Callable[[list[Family]], list[Family]]) -> list[Selected]:
     selected = []
     for name in study.experiment.setups:
-        for family in study.with_units(study.units_of(name)).families():
+        for family in of(study.with_units(study.units_of(name)).families()):
             evaluated = scores.scored_checkpoints(study, family)
             best = scores.best_of(evaluated)
             if best is not None:

@@ -11,14 +11,16 @@ from typing import NamedTuple
 from analysis.facts.assess import (
     confirmed_candidates,
     differences,
+    estimates,
     exact_scores,
     relabelled,
     replicate_scores,
 )
-from analysis.facts.candidates import Candidate, Selected, select
-from analysis.facts.evidence import Difference, Verdict
+from analysis.facts.candidates import Candidate, Selected, select, select_settings
+from analysis.facts.evidence import Difference, Estimate, Verdict
 from analysis.facts.verdict import pair_verdict
-from analysis.labels import AVERAGE, order_methods, setup_title
+from analysis.labels import AVERAGE, BASE, order_methods, setup_title
+from orchestrator.experiment.axes import setting_text
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
@@ -73,12 +75,14 @@ class MethodComparison:
 def compare_methods(study: Study, methods: Methods) -> list[MethodComparison]:
     """The comparison in each setup, of confirmed checkpoints where both methods have one.
 
-    UserError if the two rest on different problems.
+    A method is named by its key; a setting, by the key and its knobs after a blank, is compared at
+    its best step. UserError if the two rest on different problems.
     """
     study = with_confirmation(study)
     chosen, found = select(study), list[MethodComparison]()
+    settings = select_settings(study) if any(" " in name for name in methods) else []
     for setup in study.experiment.setups:
-        found += _compare_in(study, setup, chosen, [methods])
+        found += _compare_in(study, setup, chosen, [methods], settings)
     return found
 
 
@@ -91,16 +95,68 @@ def compare_all(study: Study, chosen: Sequence[Selected]) -> dict[str, list[Meth
     return found
 
 
+def setting_name(checkpoint: Candidate) -> str:
+    """The name of a setting among the methods of a comparison: `trust_region epsilon0=0.5 K=24`."""
+    return f"{checkpoint.method} {setting_text(checkpoint.knobs)}".rstrip()
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A setting at its best step: `columns` by benchmark, the average as `avg`.
+
+    `averages` are those of its runs, in percent; `chosen` tells whether its method's choice is this
+    setting. `confirmed` is the average of its confirming runs, None without any.
+    """
+
+    setup: str
+    checkpoint: Candidate
+    columns: dict[str, Estimate]
+    averages: tuple[Fraction, ...]
+    chosen: bool
+    confirmed: Estimate | None = None
+
+
+def setting_rows(study: Study) -> list[SettingRow]:
+    """A row for each setting that has scores, by setup and in the order of the grid."""
+    known = with_confirmation(study)
+    chosen = {(each.setup, setting_name(each.best)) for each in select(study)}
+    confirmed: dict[tuple[str, str], Estimate] = {}
+    for setup in study.experiment.setups:
+        runs = confirmed_candidates(known, setup)
+        drawn = replicate_scores(runs)
+        for method, candidate in runs.items():
+            scores = estimates(candidate, drawn[method])
+            confirmed[setup, setting_name(candidate)] = scores[AVERAGE]
+    rows: list[SettingRow] = []
+    settings = select_settings(study)
+    for setup in study.experiment.setups:
+        own = {setting_name(each.best): each.best for each in settings if each.setup == setup}
+        drawn = replicate_scores(own)
+        for name, checkpoint in own.items():
+            averages = tuple(100 * score for score in checkpoint.by_seed[AVERAGE])
+            scores, at = estimates(checkpoint, drawn[name]), (setup, name)
+            is_chosen = at in chosen and checkpoint.method != BASE
+            row = SettingRow(setup, checkpoint, scores, averages, is_chosen, confirmed.get(at))
+            rows.append(row)
+    return rows
+
+
 def _only(checkpoints: Mapping[str, Candidate], methods: Iterable[str]) -> dict[str, Candidate]:
     return {method: checkpoints[method] for method in methods if method in checkpoints}
 
 
 def _compare_in(
-    study: Study, setup: str, chosen: Iterable[Selected], pairs: Sequence[Methods]
+    study: Study,
+    setup: str,
+    chosen: Iterable[Selected],
+    pairs: Sequence[Methods],
+    settings: Iterable[Selected] = (),
 ) -> list[MethodComparison]:
-    own = [selected for selected in chosen if selected.setup == setup]
-    sizes = {selected.best.method: selected.candidates for selected in own}
-    checkpoints = {selected.best.method: selected.best for selected in own}
+    of_settings = {setting_name(each.best): each for each in settings if each.setup == setup}
+    of_methods = {each.best.method: each for each in chosen if each.setup == setup}
+    own = of_settings | of_methods
+    sizes = {name: selected.candidates for name, selected in own.items()}
+    checkpoints = {name: selected.best for name, selected in own.items()}
     confirmed, found = confirmed_candidates(study, setup), list[MethodComparison]()
     compared = dict.fromkeys(itertools.chain(*pairs))
     drawn_checkpoints = replicate_scores(_only(checkpoints, compared))
@@ -114,7 +170,7 @@ def _compare_in(
         columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *benchmarks])
         if first is not None and second is not None:
             chosen_from = {} if both else sizes
-            gaps = differences({pair[0]: first}, second, drawn, chosen_from)
+            gaps = differences({pair[0]: first}, second, drawn, chosen_from, name=pair[1])
             columns |= relabelled(gaps, known, pair[1])[pair[0]]
         judged = pair_verdict(study, pair, columns[AVERAGE], both)
         title = setup_title(setup, study.experiment.setups)

@@ -14,6 +14,7 @@ from analysis.facts.intervals import CONFIDENCE, Interval
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
 from orchestrator.config import Experiment
+from orchestrator.experiment.axes import setting_text
 from orchestrator.monitor.status import Overview
 from orchestrator.selection.scores import Metric
 from orchestrator.selection.study import Study
@@ -422,11 +423,6 @@ class Facts:
     def find(self, setup: str, method: str) -> RowEvidence | None:
         """The selected checkpoint of a method in a setup, with its evidence."""
         return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)
-
-
-def setting_text(knobs: Mapping[str, Any]) -> str:
-    """`epsilon0=0.05 K=12`."""
-    return " ".join(f"{name}={value:g}" for name, value in knobs.items())
 
 
 def with_interval(estimate: Estimate) -> str:

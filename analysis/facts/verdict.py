@@ -128,13 +128,21 @@ def _settled(gap: Difference, until: float | None) -> str:
     return f"confirmed, {'' if settled else 'not '}to ±{until:g}"
 
 
+def side_label(name: str) -> str:
+    """The label of a method or of a setting in a comparison: `TRB epsilon0=0.5 K=24`."""
+    method, _, setting = name.partition(" ")
+    return f"{method_label(method)} {setting}".rstrip()
+
+
 def pair_verdict(
     study: Study,
     methods: tuple[str, str],
     average: Difference | None,
     confirmed: bool = False,
 ) -> Verdict:
-    """Judge two methods in a setup from the difference of their averages; empty without one."""
+    """Judge two methods, or settings (`side_label`), in a setup from the difference of their
+    averages; empty without one.
+    """
     if average is None:
         return Verdict()
     if BASE in methods:
@@ -145,12 +153,13 @@ def pair_verdict(
     advised = not study.experiment.confirmed_methods
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
-        return Verdict((sentence,), more_seeds(study, methods) if advised else None)
+        keys = [name.partition(" ")[0] for name in methods]
+        return Verdict((sentence,), more_seeds(study, keys) if advised else None)
     if average.outcome == "unequal choice":
         one, other = average.chosen_from
         sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."
         return Verdict((sentence,), confirmation(study) if advised else None)
-    sentence = _judged(method_label(methods[0]), method_label(methods[1]), average)
+    sentence = _judged(side_label(methods[0]), side_label(methods[1]), average)
     return Verdict((f"{sentence[:-1]} (confirmed)." if confirmed else sentence,))
 
 

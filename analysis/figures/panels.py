@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.facts.curves import Series
 from analysis.labels import method_label
+from orchestrator.experiment.axes import RATE, value_text
 from orchestrator.experiment.methods import METHODS
 
 # --- sizes, colours, markers and the names of settings ---
@@ -100,15 +101,18 @@ def shades(color: str, count: int) -> list[Any]:
 
 
 def knob_symbol(method: str, name: str) -> str:
-    """A method's knob as mathtext: its symbol, or its name where it has none."""
+    """A method's knob, or an axis, as mathtext: its symbol, or its name where it has none."""
+    if name == RATE:
+        return r"$\eta$"
     known = METHODS[method].knobs if method in METHODS else {}
     symbol = known[name].symbol if name in known else ""
-    return symbol or name
+    return symbol or name.rpartition(".")[-1]
 
 
 def knob_texts(method: str, knobs: Mapping[str, Any]) -> str:
     """`ε₀=0.05, K=12` as mathtext."""
-    return ", ".join(f"{knob_symbol(method, name)}={value:g}" for name, value in knobs.items())
+    texts = (f"{knob_symbol(method, name)}={value_text(knobs[name])}" for name in knobs)
+    return ", ".join(texts)
 
 
 def setting_text(method: str, knobs: Mapping[str, Any]) -> str:

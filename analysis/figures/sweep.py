@@ -17,6 +17,7 @@ from analysis.figures import panels
 from analysis.figures.picture import Caption, Picture
 from analysis.labels import method_label
 from analysis.numbers import signed
+from orchestrator.experiment.axes import value_text
 from orchestrator.experiment.methods import METHODS, PROPOSED, REFERENCE
 
 CAPTION = Caption(
@@ -80,7 +81,7 @@ def _draw_grid(axes: Axes, grid: MethodGrid, index: int, inches: float) -> None:
         shift = DODGE * (line - (len(grid.lines) - 1) / 2)
         label = panels.setting_text(grid.method, dict(knobs))
         _draw_line(axes, ticks, scores, shift, color=shade, marker=marker, label=label)
-    shown = [f"{tick:g}" for tick in ticks]
+    shown = [value_text(tick) for tick in ticks]
     crowded = len("".join(shown)) > CROWDED * inches
     axes.set_xticks(range(len(ticks)), shown, rotation=90 if crowded else 0)
     axes.set_xlim(-0.5, len(ticks) - 0.5)

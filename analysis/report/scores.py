@@ -29,7 +29,6 @@ from analysis.facts.evidence import (
     Difference,
     Facts,
     GapAxis,
-    setting_text,
     with_interval,
 )
 from analysis.facts.verdict import brief_intervals, explanation, headline
@@ -50,6 +49,7 @@ from analysis.table.evidence_formats import (
 )
 from analysis.table.model import Table
 from orchestrator.config import Experiment
+from orchestrator.experiment.axes import setting_text
 from orchestrator.experiment.probe import BEHAVIORS
 from orchestrator.records.log import COLUMNS, Column
 from orchestrator.sheet import Sheet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
@@ -11,14 +12,15 @@ from typing import Any
 from analysis.facts.candidates import Candidate
 from analysis.facts.columns import LIMITS, EvidenceColumn, P
 from analysis.facts.comparison import MethodComparison, compare_methods
-from analysis.facts.evidence import Difference, Verdict, setting_text
+from analysis.facts.evidence import Difference, Verdict
 from analysis.facts.intervals import CONFIDENCE, REPLICATES
-from analysis.facts.verdict import FEW, PER_CENT
-from analysis.labels import BASE, benchmark_label, method_label
+from analysis.facts.verdict import FEW, PER_CENT, side_label
+from analysis.labels import BASE, benchmark_label
 from analysis.table.evidence_formats import gap_cells, number_text
 from analysis.table.formats import markdown_advice
 from orchestrator import sheet
 from orchestrator.errors import refuse
+from orchestrator.experiment.axes import setting_text, short_names, value_text
 from orchestrator.experiment.methods import known_method
 from orchestrator.selection.study import Study
 
@@ -36,15 +38,54 @@ OVER_PROBLEMS = (
 
 
 def compare(study: Study, pair: str) -> list[MethodComparison]:
-    """The comparison of `FIRST,SECOND`, each any name of a method or of the untrained student.
+    """The comparison of `FIRST,SECOND`: each any name of a method, with knobs that of a setting, or
+    of the untrained student.
 
-    UserError if they are not two different methods of the experiment.
+    UserError if they are not two different ones of the experiment.
     """
-    known = [*study.experiment.methods, BASE]
-    names = [known_method("--compare", name.strip(), known) for name in pair.split(",")]
+    names = [_side_of(study, name) for name in pair.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise refuse("--compare", pair, "two different methods, FIRST,SECOND")
     return compare_methods(study, (names[0], names[1]))
+
+
+def _side_of(study: Study, text: str) -> str:
+    """The name of a method, or of the one setting that a method's name and some knobs mean.
+
+    `TRB lr=1e-4` is enough where only one setting of TRB has this rate.
+    """
+    words = text.split()
+    given = [word for word in words if "=" in word]
+    known = [*study.experiment.methods, BASE]
+    named = " ".join(word for word in words if "=" not in word)
+    method = known_method("--compare", named, known)
+    if not given:
+        return method
+    settings: dict[str, None] = {}
+    for unit in study.units:
+        if unit.method == method and _has(unit.knobs, given):
+            settings[f"{method} {setting_text(unit.knobs)}"] = None
+    if len(settings) != 1:
+        labels = [side_label(name) for name in settings]
+        if not labels:
+            labels = list(dict.fromkeys(u.label for u in study.units if u.method == method))
+        raise refuse("--compare", text.strip(), f"one setting: {', '.join(labels)}")
+    return next(iter(settings))
+
+
+def _has(knobs: Mapping[str, Any], given: Sequence[str]) -> bool:
+    """Whether a setting has all the values that are given as `name=value`."""
+    short = short_names(knobs)
+    values = {}
+    for name, value in knobs.items():
+        values[name] = values[short[name]] = value_text(value)
+    for word in given:
+        name, _, text = word.partition("=")
+        with suppress(ValueError):
+            text = value_text(float(text))
+        if values.get(name) != text:
+            return False
+    return True
 
 
 def verdict_of(comparisons: Sequence[MethodComparison]) -> Verdict:
@@ -75,7 +116,7 @@ def checkpoints_text(comparison: MethodComparison) -> str:
     suffix = ", confirmed" if comparison.confirmed else ""
     names = []
     for method, checkpoint in comparison.sides():
-        missing = f"{method_label(method)} (no scores yet)"
+        missing = f"{side_label(method)} (no scores yet)"
         names.append(f"{checkpoint.title}{suffix}" if checkpoint else missing)
     return " − ".join(names)
 
@@ -87,7 +128,7 @@ def sheet_of(comparison: MethodComparison) -> sheet.Sheet:
         scores = [number_text(row.first), number_text(row.second)]
         gap = gap_cells(row.difference).values()
         rows.append([benchmark_label(row.benchmark), *scores, *gap])
-    labels = [method_label(method) for method in comparison.methods]
+    labels = [side_label(method) for method in comparison.methods]
     table = sheet.Sheet.of(["Benchmark", *labels, DIFFERENCE.heading, LIMITS, P], rows)
     if any(row[-1] for row in rows):
         return table

@@ -26,7 +26,7 @@ from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner
 from orchestrator.engines.memory import GIB, needs_gpu
 from orchestrator.errors import UserError, one_line, shown
-from orchestrator.experiment.units import batches_of
+from orchestrator.experiment.units import batches_of, widest_setup
 from orchestrator.models import locate, make
 from orchestrator.models.folders import check_folder, stop_ids
 from orchestrator.models.locate import check_config, check_same_tokens, checkpoint_of
@@ -78,7 +78,7 @@ class CheckedSetup:
 def checked_setup(study: Study, name: str) -> CheckedSetup:
     """A setup of a study for the checks."""
     asked, batches = study.experiment, batches_of(study.units, name)
-    setup = asked.setups[name]
+    setup = widest_setup(asked, name)
     return CheckedSetup(name, setup, study.runs, batches, asked.data_dir, asked.runtime)
 
 
@@ -223,7 +223,10 @@ def training_data(of: CheckedSetup) -> Found:
         print(reading, file=sys.stderr)
     chosen = load_training_set(setup, of.data_dir, tokenizer, of.batches)
     total = len(chosen.prompts)
-    order = f"{total:,} prompts in one order for all methods"
+    per_seed = (
+        "an order for each seed, shared by" if setup.training.order_per_seed else "one order for"
+    )
+    order = f"{total:,} prompts in {per_seed} all methods"
     lines = [f"{order}; {chosen.too_long:,} too long were passed over"]
     left_out = [f"{count:,} {what.replace('_', ' ')}" for what, count in chosen.rows.items()]
     if left_out:

@@ -21,6 +21,7 @@ import yaml
 from orchestrator import config
 from orchestrator.commands.arguments import EXPERIMENT, JSON, Parser, add_differences
 from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.experiment.axes import AXES
 from orchestrator.experiment.load import (
     PLACEMENT_KEY,
     SEEDS_KEY,
@@ -30,7 +31,7 @@ from orchestrator.experiment.load import (
     names_experiment,
     resolved,
 )
-from orchestrator.experiment.methods import LR, METHODS, RATE, Knob, method_key, null_overrides
+from orchestrator.experiment.methods import METHODS, Knob, method_key, null_overrides
 from orchestrator.rules import Entry, entries, entry
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -192,9 +193,8 @@ def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
 
 def _knobs() -> Iterator[Key]:
     for key, method in METHODS.items():
-        for name, knob in method.own_knobs.items():
+        for name, knob in method.knobs.items():
             yield _knob(f"methods.{key}.{name}", knob)
-    yield _knob(f"methods.{ANY}.{LR}", RATE)
     meaning = (
         "Where this method's trials live, if not as runtime.placement says: "
         "a mode, or {mode, gpus, role_gpus, cpus}."
@@ -207,11 +207,13 @@ def _knobs() -> Iterator[Key]:
         "Seeds of this method, if not the experiment's.",
         {},
     )
+    meaning = "Axes of this method, over the experiment's; null leaves one of those out."
+    yield Key(f"methods.{ANY}.{AXES}", "mapping", "{}", meaning, {})
 
 
 def _knob(name: str, knob: Knob) -> Key:
     meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
-    return Key(name, _kind(entry(knob.type)), "null" if knob.optional else "—", meaning, {})
+    return Key(name, _kind(entry(knob.type)), "—", meaning, {})
 
 
 def _kind(declared: Entry) -> str:

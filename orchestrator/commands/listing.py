@@ -59,7 +59,7 @@ def _experiments(_: Path) -> Rows:
 
 def _methods(_: Path) -> Rows:
     for key, method in METHODS.items():
-        described = [f"{name}: {knob.describe()}" for name, knob in method.own_knobs.items()]
+        described = [f"{name}: {knob.describe()}" for name, knob in method.knobs.items()]
         yield method.short, key, method.title, "; ".join(described) or "none"
 
 

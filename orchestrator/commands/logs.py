@@ -10,8 +10,9 @@ from pathlib import Path
 
 from orchestrator.commands.arguments import EXPERIMENT, Parser, add_differences, add_runs, load
 from orchestrator.errors import UserError, did_you_mean
+from orchestrator.experiment.axes import RATE, axes_of
 from orchestrator.experiment.load import names_experiment
-from orchestrator.experiment.methods import LR, METHODS, OF_ADAPTERS
+from orchestrator.experiment.methods import METHODS, OF_ADAPTERS
 from orchestrator.experiment.units import label_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
@@ -156,9 +157,10 @@ def _labels(folder: Path) -> list[str]:
         # The file has its keys sorted, and a label has knobs in the order of the method's row.
         order = METHODS[unit["method"]].knobs if unit["method"] else OF_ADAPTERS
         knobs = {name: unit["knobs"][name] for name in order if name in unit["knobs"]}
-        # An experiment that gives the learning rate shares the runs of one that leaves it out.
+        knobs |= dict(sorted(axes_of(unit["knobs"]).items()))
+        # An experiment that sweeps the learning rate shares the runs of one that does not.
         training = unit.get("identity", {}).get("training")
-        rate = {LR: training["optimizer"][LR]} if training and LR not in knobs else {}
+        rate = {RATE: training["optimizer"]["lr"]} if training and RATE not in knobs else {}
         labels = []
         for settings in (knobs, knobs | rate):
             label = label_of(unit["kind"], unit["method"], settings)

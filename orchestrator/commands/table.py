@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.facts.candidates import PASS_AT_1, Metric
-from analysis.table import compare, model, terminal
+from analysis.facts.comparison import setting_rows
+from analysis.table import compare, model, settings, terminal
 from analysis.table.formats import FORMATS
 from orchestrator.commands.arguments import Parser, add_experiment, lacks_runs, load_sound
 from orchestrator.errors import UserError, refuse
@@ -24,7 +25,10 @@ def add(parser: Parser) -> None:
     parser.option("--format", None, text, choices=forms)
     text = "CSV method,setup,benchmark,pass_at_1 instead of an experiment"
     parser.option("--results", None, text, Path)
-    parser.option("--compare", "FIRST,SECOND", "two methods on the same problems, not the table")
+    text = "two methods, or settings, on the same problems, not the table"
+    parser.option("--compare", "FIRST,SECOND", text)
+    text = "all settings of all methods instead of each method's choice"
+    parser.option("--by", None, text, choices=("method", "setting"))
     text = "default: pass@1, which selects; maj@K: the most frequent of K answers is right"
     parser.option("--metric", "pass@K|maj@K", text, _metric)
     text = "unit of cost, where methods are compared at equal cost (default: updates)"
@@ -46,6 +50,12 @@ def run(options: argparse.Namespace) -> int:
             return 1
         print(write(compared), end="")
         _say_beside(form, compare.verdict_of(compared).lines())
+        return 0
+    elif options.by == "setting":
+        study, write = load_sound(options), settings.format_of(form)
+        if lacks_runs(options):
+            return 1
+        print(write(study, setting_rows(study)), end="")
         return 0
     else:
         study = load_sound(options)
@@ -86,6 +96,10 @@ def _check(options: argparse.Namespace, form: str) -> None:
         if beside:
             raise refuse("--compare", options.compare, "EXP.yaml: --results has no single problems")
         beside = "--compare"
+    if options.by == "setting":
+        if beside:
+            raise refuse("--by", options.by, f"the table of an experiment, without {beside}")
+        beside = "--by setting"
     for option, value in {"--metric": options.metric, "--cost": options.cost}.items():
         if beside and value is not None:
             raise refuse(option, str(value), f"the table of an experiment, without {beside}")

@@ -100,9 +100,9 @@ def draw_terms(rng: random.Random, longest: int = LONG_TERMS[1]) -> list[int]:
             return terms
 
 
-def training_problems(order_seed: int, longest: int = LONG_TERMS[1]) -> Iterator[Problem]:
+def training_problems(order: int | str, longest: int = LONG_TERMS[1]) -> Iterator[Problem]:
     """An endless, deterministic stream of sums of 2 to `longest` terms that no benchmark contains."""
-    rng = random.Random(f"arithmetic-train-{order_seed}")
+    rng = random.Random(f"arithmetic-train-{order}")
     for index in itertools.count():
         terms = draw_terms(rng, longest)
         yield Problem(f"arithmetic/train/{index}", question(terms), Gold(str(sum(terms))))

@@ -103,19 +103,24 @@ def load_training_set(
     tokenizer: PreTrainedTokenizerBase,
     batches: int | None = None,
     held_out: int = 0,
+    seed: int | None = None,
 ) -> TrainingSet:
     """The prompts of all steps, steps × prompts_per_step of them, in training order.
 
-    Raises UserError if the data hold fewer than `batches` steps take, by default all. Exactly as
-    many problems as all steps take are generated; the set is then smaller if some are too long. At
-    most `held_out` prompts that no step takes are the next ones in that order.
+    With `training.order_per_seed` the order is that of the unit's `seed`. Exactly as many problems
+    as all steps take are generated; the set is then smaller if some are too long. At most
+    `held_out` prompts that no step takes are the next ones in that order. Raises UserError if the
+    data hold fewer than `batches` steps take, by default all.
     """
     training = setup.training
     each = training.prompts_per_step
     # The supervised stage reads the same stream, so the two never disagree on a step's prompts.
     wanted = max(training.steps, training.sft.updates) * each
     needed = wanted if batches is None else batches * each
-    source = _read_source(setup.data, data_dir, wanted)
+    order: int | str = setup.data.order_seed
+    if training.order_per_seed and seed is not None:
+        order = f"{order}-{seed}"
+    source = _read_source(setup.data, data_dir, wanted, order)
     check_system(source.problems, setup.prompt.system)
     prompts: list[TrainingPrompt] = []
     too_long, problems = 0, iter(source.problems)
@@ -149,7 +154,7 @@ def load_training_set(
     overlap = find_overlap(setup, data_dir, source.problems, used)
     others: list[tuple[int, TrainingPrompt]] = []
     if held_out:
-        more = _generated(setup.data, len(source.problems), MORE_GENERATED * held_out)
+        more = _generated(setup.data, order, len(source.problems), MORE_GENERATED * held_out)
         others = _held_out(setup, tokenizer, chain(problems, more), used, held_out)
     return TrainingSet(prompts, too_long, source.rows, golds, examples, overlap, others)
 
@@ -177,10 +182,10 @@ def _held_out(
     return chosen
 
 
-def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
+def _read_source(data: Data, data_dir: str | None, wanted: int, order: int | str) -> _Source:
     """The problems of the source: `wanted` generated ones, or a whole data set, shuffled."""
     if data.source in GENERATED:
-        return _Source(list(_generated(data, 0, wanted)), rows={})
+        return _Source(list(_generated(data, order, 0, wanted)), rows={})
     match data.source:
         case "openthoughts":
             thoughts = load_thoughts(data)
@@ -196,17 +201,17 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
             distinct, differing = _without_repeats(problems)
             rows = {"rows": len(problems), "repeats": len(problems) - len(distinct)}
             source = _Source(distinct, rows, differing=differing)
-    random.Random(f"order-{data.order_seed}").shuffle(source.problems)
+    random.Random(f"order-{order}").shuffle(source.problems)
     return source
 
 
-def _generated(data: Data, first: int, count: int) -> Iterator[Problem]:
+def _generated(data: Data, order: int | str, first: int, count: int) -> Iterator[Problem]:
     """`count` problems of an endless source from number `first` on; none of a source with an end."""
     endless: Iterator[Problem] = iter(())
     if data.source == "arithmetic":
-        endless = arithmetic.training_problems(data.order_seed, data.longest)
+        endless = arithmetic.training_problems(order, data.longest)
     elif data.source == "word_problems":
-        endless = word_problems.training_problems(data.order_seed)
+        endless = word_problems.training_problems(order)
     return islice(endless, first, first + count)
 
 

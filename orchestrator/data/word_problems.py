@@ -67,9 +67,9 @@ def draw_training(rng: random.Random) -> Story:
             return story
 
 
-def training_problems(order_seed: int) -> Iterator[Problem]:
+def training_problems(order: int | str) -> Iterator[Problem]:
     """An endless, deterministic stream of problems that the benchmark does not contain."""
-    rng = random.Random(f"word-problems-train-{order_seed}")
+    rng = random.Random(f"word-problems-train-{order}")
     for index in itertools.count():
         story = draw_training(rng)
         yield Problem(f"word-problems/train/{index}", story.text, Gold(str(story.answer)))

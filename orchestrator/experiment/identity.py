@@ -27,6 +27,8 @@ TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_
 OPTIMIZER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "warmup_steps")
 OBJECTIVE = ("objective", "top_k", "steps", "checkpoint_every")
 SFT = ("updates", "checkpoints")
+# Keys that count for a trial and not for the supervised stage before it.
+OF_TRIALS = tuple(f"training.{key}" for key in (*OBJECTIVE, "sft.after"))
 DECODING = ("max_response_tokens", "temperature", "seed")
 PROBE = ("prompts", "prefixes", "continuations")
 
@@ -80,6 +82,12 @@ def trial_identity(
     return identity
 
 
+def training_keys(setup: Setup, supervised: bool) -> dict[str, Any]:
+    """The keys of a setup, but for its models, on which trials depend; also their stage if any."""
+    keys = trial_identity(setup, {"student": {}, "teacher": {}}, "", {}, 0, None)
+    return keys | ({"sft": part(setup.training.sft, (*SFT, "after"))} if supervised else {})
+
+
 def evaluation_identity(setup: Setup, benchmark: str, grader: str | None = None) -> dict[str, Any]:
     """Identity of an evaluation: the benchmark's content, prompt, decoding and grader.
 
@@ -102,13 +110,15 @@ def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> di
     training = part(setup.training, TRAINING) | {
         "optimizer": part(setup.training.optimizer, OPTIMIZER)
     }
-    return pair_identity(setup, models) | {
+    identity = pair_identity(setup, models) | {
         "kind": kind,
         "seed": seed,
         "training": training,
         "engine": _engine_identity(setup.engine),
         "schema": SCHEMA,
     }
+    # Here and not under `models.identity.LATER`: models made from a setup's prompts have no seed.
+    return identity | {"order": "per seed"} if setup.training.order_per_seed else identity
 
 
 def _engine_identity(engine: EngineConfig) -> dict[str, Any]:

@@ -21,8 +21,16 @@ from orchestrator.config import Confirm, Experiment, Placement
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.experiment import local_files, validate
+from orchestrator.experiment.axes import AXES, axes_of, flat, own_knobs, parse
 from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
-from orchestrator.experiment.reading import build, from_here, merge, read_overrides, read_yaml
+from orchestrator.experiment.reading import (
+    build,
+    from_here,
+    merge,
+    places,
+    read_overrides,
+    read_yaml,
+)
 from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.rules import Name, PlacementMode, Seeds, entries, entry
 
@@ -36,7 +44,7 @@ HEAD = (
 )
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
-RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # keys that a method's block may hold beside its knobs
+RESERVED = (PLACEMENT_KEY, SEEDS_KEY, AXES)  # keys that a method's block may hold beside its knobs
 # Parts of a setup that an experiment may change, for all of its setups.
 SHARED_PARTS = ("engine", "training", "evaluation", "probe")
 
@@ -79,7 +87,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     setups, notes = _setups_of(file, inline, path)
     large = any(needs_gpu(setup) for setup in setups.values())
     placement = _complete(file.runtime.placement, _placement_in(raw), otherwise=1 if large else 0)
-    asked = _parse_methods(file.methods, placement)
+    asked = _parse_methods(file.methods, file.axes, placement)
     return config.Experiment(
         name=file.name,
         setups=setups,
@@ -162,8 +170,8 @@ def _placement_in(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with methods under their keys, and the placement as a mapping."""
-    values = _with_method_keys(values)
+    """`values` with methods under their keys, the placement as a mapping, and dotted axes."""
+    values = _with_dotted_axes(_with_method_keys(values))
     runtime = values.get("runtime")
     if isinstance(runtime, dict) and "placement" in runtime:
         placement = _in_full(runtime["placement"])
@@ -252,10 +260,11 @@ class _Asked:
     seeds: dict[str, list[int]]
 
 
-def _parse_methods(raw: dict[str, Any], default: Placement) -> _Asked:
+def _parse_methods(raw: dict[str, Any], shared: dict[str, Any], default: Placement) -> _Asked:
     """Parse the methods into grids, with the placements and seeds that some methods set themselves.
 
-    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
+    A grid has the knobs of its method, and then the axes: those of its block over the `shared`
+    ones. A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
     wrong type or out of range, a missing knob or a repeated value.
     """
     grids: dict[str, dict[str, list[Any]]] = {}
@@ -275,12 +284,16 @@ def _parse_methods(raw: dict[str, Any], default: Placement) -> _Asked:
         knobs = METHODS[method].knobs
         for name in body:
             if name not in knobs and name not in RESERVED:
+                if place := next(places(config.Training, name), None):
+                    near = f"{AXES}: {{training.{place}: …}}"
+                    raise UserError(f"{key}.{name}: unknown key, did you mean {near}?")
                 raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
         grids[method] = {}
         for name, knob in knobs.items():
-            if knob.optional and body.get(name) is None:
-                continue
             grids[method][name] = _values(f"{key}.{name}", knob, body.get(name))
+        own = f"{key}.{AXES}"
+        parse(body.get(AXES) or {}, own)  # a wrong one is named where it stands
+        grids[method] |= parse(shared | (body.get(AXES) or {}))
         if PLACEMENT_KEY in body:
             own = body[PLACEMENT_KEY]
             placements[method] = _placement_of_method(f"{key}.{PLACEMENT_KEY}", own, default)
@@ -304,6 +317,18 @@ def _with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
             raise UserError(f"methods.{name}: another name of {key}: expected every method once")
         by_key[key] = body
     return values | {"methods": by_key}
+
+
+def _with_dotted_axes(values: dict[str, Any]) -> dict[str, Any]:
+    """Values of an experiment file with the axes, also those of its methods, by dotted keys."""
+    changed = values | ({AXES: flat(values[AXES])} if AXES in values else {})
+    if isinstance(values.get("methods"), dict):
+        changed["methods"] = dict(values["methods"])
+        for method, body in values["methods"].items():
+            if isinstance(body, dict) and AXES in body:
+                own = flat(body[AXES], f"methods.{method}.{AXES}")
+                changed["methods"][method] = body | {AXES: own}
+    return changed
 
 
 def _with_confirmed_keys(confirm: Confirm) -> Confirm:
@@ -393,7 +418,9 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
     """The experiment as the values of a file, its setups in full."""
     methods: dict[str, dict[str, Any]] = {}
     for name, grid in experiment.methods.items():
-        methods[name] = dict(grid)
+        methods[name] = own_knobs(grid)
+        if axes := axes_of(grid):
+            methods[name][AXES] = axes
         if name in experiment.placements:
             methods[name][PLACEMENT_KEY] = asdict(experiment.placements[name])
         if name in experiment.method_seeds:

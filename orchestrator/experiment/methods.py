@@ -70,17 +70,13 @@ RESPONSE = Ceiling(lambda setup: setup.training.max_response_tokens, "training.m
 
 @dataclass(frozen=True)
 class Knob:
-    """One hyperparameter of a method; `type` and `ceiling` say which values it can have.
-
-    An experiment may leave an `optional` one out.
-    """
+    """One hyperparameter of a method; `type` and `ceiling` say which values it can have."""
 
     meaning: str
     type: Any
     symbol: str = ""  # in figures, as mathtext
     unit: str = ""
     ceiling: Ceiling | None = None
-    optional: bool = False
 
     def describe(self) -> str:
         """`a whole number ≥ 1`."""
@@ -97,15 +93,7 @@ def _steps(meaning: str, symbol: str = "$K$") -> Knob:
     return Knob(meaning, Count, symbol, unit="steps")
 
 
-LR = "lr"
-OF_ADAPTERS = ("rank", LR)  # knobs of a supervised stage, in the order of its label
-RATE = Knob(
-    "Learning rate of its trials and of their supervised stage, in place of training.optimizer.lr;"
-    " in simple_opd that of the adapters.",
-    Positive,
-    r"$\eta$",
-    optional=True,
-)
+OF_ADAPTERS = ("rank", "lr")  # knobs of a supervised stage, in the order of its label
 
 
 def _with(behavior: Callable[[Any], Behavior], amount: float) -> Behavior:
@@ -155,22 +143,21 @@ class Method:
     """A method of on-policy distillation: one row of METHODS.
 
     `title` is its name in its paper, or a name of our own with "after" for a variant of its source;
-    `short` is its name in every table, list, figure and W&B run.
-    `own_knobs` are its hyperparameters (Appendix A.2); every method has `lr` as well. `behavior` is
-    the policy that samples the rollouts of optimizer step k ≥ 0, given the knobs. `objective` is
-    the loss of step k of N, given knobs, training, k and N. `response_limit` are the tokens after
-    which the rollouts of step k are cut, given knobs, k and the setup's limit. `updates_before` is
-    the number of supervised updates before step 0; `adapters` are the rank and the rate of these
-    updates if they train low-rank adapters, which the stage merges into its checkpoints.
-    `objectives` are those of a training that it can change; without any, it takes all. `axis` is
-    the knob along the horizontal axis of its figure: the paper's; without one, the knob with most
-    values. `fades` is the knob with the number of steps after which the method is vanilla; None if
-    it never is.
+    `short` is its name in every table, list, figure and W&B run. `knobs` are its hyperparameters
+    (Appendix A.2). `behavior` is the policy that samples the rollouts of optimizer step k ≥ 0,
+    given the knobs. `objective` is the loss of step k of N, given knobs, training, k and N.
+    `response_limit` are the tokens after which the rollouts of step k are cut, given knobs, k and
+    the setup's limit. `updates_before` is the number of supervised updates before step 0;
+    `adapters` are the rank and the rate of these updates if they train low-rank adapters, which the
+    stage merges into its checkpoints. `objectives` are those of a training that it can change;
+    without any, it takes all. `axis` is the knob along the horizontal axis of its figure: the
+    paper's; without one, the knob with most values. `fades` is the knob with the number of steps
+    after which the method is vanilla; None if it never is.
     """
 
     title: str
     short: str
-    own_knobs: Mapping[str, Knob] = field(default_factory=dict)
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
     behavior: Callable[[Knobs, int], Behavior] = _student
     objective: Callable[[Knobs, Training, int, int], Objective] = _plain
     response_limit: Callable[[Knobs, int, int], int] = _full_limit
@@ -179,11 +166,6 @@ class Method:
     objectives: Sequence[str] = ()
     axis: str | None = None
     fades: str | None = None
-
-    @property
-    def knobs(self) -> Mapping[str, Knob]:
-        """All knobs that an experiment can set: its own, and `lr`."""
-        return {**self.own_knobs, LR: self.own_knobs.get(LR, RATE)}
 
     @property
     def cuts_responses(self) -> bool:
@@ -454,11 +436,6 @@ def adapters(method: str | None, knobs: Knobs) -> dict[str, Any]:
     """Rank and rate of the adapters of a method's supervised stage; empty for all weights."""
     of_stage = METHODS[method].adapters if method else None
     return {} if of_stage is None else dict(of_stage(knobs))
-
-
-def rate_of(method: str, knobs: Knobs) -> float | None:
-    """The learning rate of a setting; None for that of its setup, `training.optimizer.lr`."""
-    return None if LR in METHODS[method].own_knobs else knobs.get(LR)
 
 
 def check_grid(method: str, grid: Grid, name: str, setup: Setup) -> None:

@@ -158,6 +158,8 @@ def _refusal(kind: Any, error: ErrorDetails, key: str) -> UserError:
     if error["type"] in UNKNOWN:
         return _unknown_key(around.kind, key, str(error["loc"][-1]))
     expected = _expected(error, place, key)
+    if isinstance(error["input"], list) and key.startswith("training."):
+        expected += f"; several values are an axis: axes.{key}=[…]"
     if error["input"] is None:
         missing = f"no value: expected {expected}"
         return UserError(f"{key}: {missing}" if key else missing, key)
@@ -203,14 +205,14 @@ def _listed(key: str, raw: Any) -> str:
 
 def _unknown_key(schema: type, key: str, name: str) -> UserError:
     """The error of a key that a dataclass lacks; it suggests another place or another word."""
-    inside = next(_places(schema, name), None)
+    inside = next(places(schema, name), None)
     if inside is None:
         return unknown(key, "key", name, entries(schema))
     place = f"{key.removesuffix(name)}{inside}"
     return UserError(f"{key}: unknown key, did you mean {place}?", key)
 
 
-def _places(schema: type, name: str) -> Iterator[str]:
+def places(schema: type, name: str) -> Iterator[str]:
     """Keys called `name` in the parts of a dataclass: `training.optimizer.lr` for `lr`."""
     for key, declared in entries(schema).items():
         part = declared.part or declared.section
@@ -218,5 +220,5 @@ def _places(schema: type, name: str) -> Iterator[str]:
             continue
         if name in entries(part):
             yield f"{key}.{name}"
-        for place in _places(part, name):
+        for place in places(part, name):
             yield f"{key}.{place}"

@@ -14,14 +14,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.config import Experiment, Placement, Setup
-from orchestrator.experiment.identity import base_identity, sft_identity, trial_identity
+from orchestrator.experiment.axes import (
+    axes_of,
+    own_knobs,
+    points,
+    setting_text,
+    setup_at,
+    value_of,
+)
+from orchestrator.experiment.identity import (
+    OF_TRIALS,
+    base_identity,
+    sft_identity,
+    trial_identity,
+)
 from orchestrator.experiment.methods import (
     BASE,
-    LR,
     METHODS,
     adapters,
     method_label,
-    rate_of,
     supervised_updates,
 )
 from orchestrator.models.identity import Models, digest
@@ -96,7 +107,7 @@ def label_of(kind: str, method: str | None, knobs: Mapping[str, Any]) -> str:
     """The label of a unit, which its run directory notes as well."""
     names = {"base_eval": method_label(BASE), "sft": SUPERVISED_STAGE}
     label = names.get(kind, method_label(method or kind))
-    return " ".join([label, *(f"{knob}={value:g}" for knob, value in knobs.items())])
+    return f"{label} {setting_text(knobs)}".rstrip()
 
 
 Setting = list[Unit]  # units that differ in nothing but the seed
@@ -112,9 +123,9 @@ class _Pair:
     models: Models
     final: bool
 
-    def at(self, lr: float | None) -> _Pair:
-        """The pair with the setup at a learning rate; None leaves it unchanged."""
-        return replace(self, setup=at_rate(self.setup, lr))
+    def at(self, knobs: Mapping[str, Any]) -> _Pair:
+        """The pair with the setup at the axes among `knobs`."""
+        return replace(self, setup=setup_at(self.setup, knobs))
 
 
 def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
@@ -144,22 +155,22 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
     return units
 
 
-def at_rate(setup: Setup, lr: float | None) -> Setup:
-    """The setup with another `training.optimizer.lr`; itself with None or its own."""
-    optimizer = setup.training.optimizer
-    if lr is None or lr == optimizer.lr:
-        return setup
-    training = replace(setup.training, optimizer=replace(optimizer, lr=lr))
-    return replace(setup, training=training)
-
-
 def setup_of(unit: Unit, experiment: Experiment) -> Setup:
-    """The setup of a unit at the learning rate with which it trains.
+    """The setup with which a unit trains: that of its name, at its axes."""
+    return setup_at(experiment.setups[unit.setup], unit.knobs)
 
-    That rate is a part of its identity, for trials and supervised stages alike.
-    """
-    setup = experiment.setups[unit.setup]
-    return at_rate(setup, unit.identity["training"]["optimizer"]["lr"]) if unit.trains else setup
+
+def widest_setup(experiment: Experiment, name: str) -> Setup:
+    """A setup at the largest value of each axis that counts something: the most of any unit."""
+    setup = experiment.setups[name]
+    grids = [axes_of(grid) for grid in experiment.methods.values()]
+    of_all = [setup_at(setup, point) for grid in grids for point in points(grid)]
+    largest: dict[str, Any] = {}
+    for axis in {axis for grid in grids for axis in grid}:
+        values = [value_of(each, axis) for each in of_all]
+        if all(type(value) is int for value in values):
+            largest[axis] = max(values)
+    return setup_at(setup, largest)
 
 
 def with_seed(
@@ -235,15 +246,16 @@ def _base_eval(pair: _Pair, placement: Placement) -> Unit:
 
 
 def _sft(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
-    """The supervised stage of a setting; it trains at the setting's learning rate, if any."""
-    lr, of_adapters = rate_of(method, knobs), adapters(method, knobs)
-    pair = pair.at(lr)
+    """The supervised stage of a setting, at those of its axes that count for the stage."""
+    of_adapters = adapters(method, knobs)
+    point = {name: value for name, value in axes_of(knobs).items() if name not in OF_TRIALS}
+    pair = pair.at(point)
     identity = sft_identity(pair.setup, pair.models, seed, of_adapters)
     return Unit(
         id=_id([pair.name, "sft"], of_adapters, seed, identity),
         kind="sft",
         setup=pair.name,
-        knobs=of_adapters | ({} if lr is None else {LR: lr}),
+        knobs=of_adapters | point,
         seed=seed,
         steps=pair.setup.training.sft.updates,
         identity=identity,
@@ -256,16 +268,16 @@ def _trial(
     pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement
 ) -> Unit:
     depends_on: tuple[str, ...] = ()
-    steps, first_batch = pair.setup.training.steps, 0
     updates = supervised_updates(method, knobs)
     if updates is not None:
         depends_on = (_sft(pair, method, knobs, seed, placement).id,)
-        if pair.setup.training.sft.after == "continue":
-            steps, first_batch = steps - updates, updates
+    pair = pair.at(knobs)
+    steps, first_batch = pair.setup.training.steps, 0
+    if updates is not None and pair.setup.training.sft.after == "continue":
+        steps, first_batch = steps - updates, updates
     stage = depends_on[0] if depends_on else None
-    # The rate counts where the setup has it, so that equal trainings have equal ids.
-    own = {name: knobs[name] for name in METHODS[method].own_knobs}
-    pair = pair.at(rate_of(method, knobs))
+    # Axes count where the setup has them, so that equal trainings have equal ids.
+    own = own_knobs(knobs)
     identity = trial_identity(pair.setup, pair.models, method, own, seed, stage)
     return Unit(
         id=_id([pair.name, method], own, seed, identity),

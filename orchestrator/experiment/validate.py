@@ -11,8 +11,11 @@ from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import Gpus
 from orchestrator.errors import UserError, one_of, refuse
-from orchestrator.experiment.methods import METHODS, check_grid
+from orchestrator.experiment.axes import axes_of, own_knobs, points, setup_at
+from orchestrator.experiment.identity import training_keys
+from orchestrator.experiment.methods import METHODS, Grid, check_grid
 from orchestrator.experiment.reading import build
+from orchestrator.models.identity import digest
 from orchestrator.rules import Name, TokenizerName, entries, entry
 
 MOST_TRIALS = 10_000  # of one method
@@ -51,7 +54,24 @@ def check_experiment(experiment: Experiment) -> None:
         for method, placement in experiment.placements.items():
             _check_spread(f"methods.{method}.placement", placement, name, setup, supervised=False)
         for method, grid in experiment.methods.items():
-            check_grid(method, grid, name, setup)
+            _check_axes(method, grid, name, setup)
+            for point in points(grid):
+                check_grid(method, own_knobs(grid), name, setup_at(setup, point))
+
+
+def _check_axes(method: str, grid: Grid, name: str, setup: Setup) -> None:
+    """Check the setup at each point of a method's axes, and that each axis changes its training."""
+    axes = axes_of(grid)
+    for point in points(axes):
+        changed = setup_at(setup, point)
+        if changed != setup:
+            check_setup(name, changed)
+    supervised = METHODS[method].updates_before is not None
+    for axis, values in axes.items():
+        setups = [setup_at(setup, {axis: value}) for value in values]
+        if len({digest(training_keys(each, supervised)) for each in setups}) < len(values):
+            right = f"a key that changes what {method} learns"
+            raise refuse(f"axes.{axis}", values, right)
 
 
 def _check_confirmation(experiment: Experiment) -> None:

@@ -21,7 +21,7 @@ from orchestrator.experiment.evaluation_protocol import (
     samples_at_once,
 )
 from orchestrator.experiment.methods import BASE, method_label
-from orchestrator.experiment.units import Family, Kind, OfKind, Unit
+from orchestrator.experiment.units import Family, Kind, OfKind, Unit, setup_of
 from orchestrator.liveness.leases import Held, Holder
 from orchestrator.planning.numbers import NOTHING, SCENARIOS, Range, Scenario
 from orchestrator.planning.seconds import StudySeconds, on_the_clock
@@ -372,7 +372,7 @@ def work_left(
     `missing` counts the responses that its present checkpoints lack. The responses to checkpoints
     to come are added. A unit that `confirms` has a single checkpoint evaluated, in full.
     """
-    setup = experiment.setups[unit.setup]
+    setup = setup_of(unit, experiment)
     evaluation = setup.evaluation
     work = Counter[str]()
     if not run.trained:
@@ -399,7 +399,7 @@ def work_once_trained(
     The number that a race takes is an estimate, which `scenario` chooses.
     """
     unit, seeds = family[0][0], len(family[0])
-    setup = experiment.setups[unit.setup]
+    setup = setup_of(unit, experiment)
     work = Counter[str]()
     candidates = family_size(family, setup)
     for benchmark, responses in evaluation_generations(setup).items():

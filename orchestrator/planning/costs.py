@@ -156,6 +156,10 @@ class SetupCosts:
             self._placed[placement] = replace(self, runtime=runtime)
         return self._placed[placement]
 
+    def at(self, setup: Setup) -> SetupCosts:
+        """The same for units that train with another setup of the same pair, at a point of axes."""
+        return self if setup is self.setup else replace(self, setup=setup)
+
     # --- the costs of a unit ---
 
     @cached_property

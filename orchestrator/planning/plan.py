@@ -21,8 +21,16 @@ from typing import Any
 from orchestrator.config import Experiment, Placement, Runtime, Setup
 from orchestrator.engines.budget import Budget, Situation, TooSmall, budget
 from orchestrator.engines.memory import GIB, Gpus, decoder, sequences_per_step
+from orchestrator.experiment.axes import axes_of
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.experiment.units import Family, Unit, expand, families
+from orchestrator.experiment.units import (
+    Family,
+    Unit,
+    expand,
+    families,
+    setup_of,
+    widest_setup,
+)
 from orchestrator.planning.costs import OTHER, PHASES, TRAINING_PHASES, SetupCosts
 from orchestrator.planning.numbers import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
@@ -154,24 +162,24 @@ def make_plan(
     costs, part = {}, gpu.part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
         costs[name] = measured.costs(name, setup, experiment.runtime, part)
-    # Units that differ in seeds or in knobs that cost nothing share their needs.
+    # Units that differ in seeds or in knobs that cost nothing share their needs; axes may cost.
     needed: dict[tuple[object, ...], UnitNeeds] = {}
     planned = []
     for unit in units:
         confirms = unit.id in confirming
-        longest = experiment.setups[unit.setup].training.max_response_tokens
-        works = tuple(work_left(unit, longest).items())
-        kind = (unit.setup, unit.kind, confirms, unit.steps, works, unit.placement)
+        of_unit = costs[unit.setup].at(setup_of(unit, experiment))
+        works = tuple(work_left(unit, of_unit.setup.training.max_response_tokens).items())
+        at = (unit.setup, *axes_of(unit.knobs).items())
+        kind = (at, unit.kind, confirms, unit.steps, works, unit.placement)
         if kind not in needed:
-            needed[kind] = _resources(experiment.setups[unit.setup], unit, costs, confirms)
+            needed[kind] = _resources(unit, of_unit, confirms)
         planned.append(PlannedUnit(unit, needed[kind]))
     return Plan(experiment, tuple(planned), costs, gpu, done or {}, measured, confirming)
 
 
-def _resources(
-    setup: Setup, unit: Unit, costs_of: Mapping[str, SetupCosts], confirms: bool
-) -> UnitNeeds:
-    costs, placement = costs_of[unit.setup], unit.placement
+def _resources(unit: Unit, costs: SetupCosts, confirms: bool) -> UnitNeeds:
+    """The needs of a unit, whose setup is that of `costs`."""
+    setup, placement = costs.setup, unit.placement
     checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
     responses, longest = sequences_per_step(setup.training), setup.training.max_response_tokens
     most, expected = 0, NOTHING
@@ -262,8 +270,9 @@ def memories(plan: Plan) -> dict[str, Budgets]:
     if not runtime.placement.gpus:
         return {}
     gib, of_setups = plan.gpu_of_trial.gib, {}
-    for name, setup in plan.experiment.setups.items():
-        of_setups[name] = memory(setup, runtime, gib, runtime.placement)
+    for name in plan.experiment.setups:
+        widest = widest_setup(plan.experiment, name)
+        of_setups[name] = memory(widest, runtime, gib, runtime.placement)
     return of_setups
 
 
@@ -290,7 +299,7 @@ def checkpoints_gib(plan: Plan) -> Disk:
     keeps_best, kept, most = plan.experiment.runtime.keep == "best", 0.0, 0.0
     for planned in plan.units:
         if planned.unit.is_trial:
-            setup = plan.experiment.setups[planned.unit.setup]
+            setup = setup_of(planned.unit, plan.experiment)
             made = checkpoints_evaluated(planned.unit, setup)
             of_one = decoder(setup.student, setup).weight_bytes / GIB
             kept += of_one * (1 if keeps_best else made)
@@ -332,7 +341,7 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
     shares: dict[str, Range] = {}  # of its full evaluation that a unit is expected to take
     rescored: set[str] = set()
     for family in plan.families:
-        setup = plan.experiment.setups[family[0][0].setup]
+        setup = setup_of(family[0][0], plan.experiment)
         # The selected setting is still open. All cost the same, so the first stands for it.
         if setup.evaluation.rescore and not done.get(family[0][0].id, NOT_BEGUN).rescored:
             rescored.update(unit.id for unit in family[0])
@@ -353,7 +362,8 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
         if case not in known:
             evaluated, phases = needed.gpu_hours[EVALUATE], dict(needed.gpu_hours)
             if present.steps:
-                phases = gpu_hours(unit, plan.costs[unit.setup], 0, present.steps)
+                costs = plan.costs[unit.setup].at(setup_of(unit, plan.experiment))
+                phases = gpu_hours(unit, costs, 0, present.steps)
             left_of = _share_left(share, present, needed.evaluation_generations)
             phases[EVALUATE] = evaluated * left_of
             phases[RESCORE] = evaluated / needed.checkpoints if unit.id in rescored else NOTHING

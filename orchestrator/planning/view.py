@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from orchestrator.experiment.axes import short_names, value_text
 from orchestrator.experiment.methods import method_label
 from orchestrator.experiment.units import KIND_NAMES, Kind
 from orchestrator.planning.calibrated import MEASURED_WORDS
@@ -94,7 +95,8 @@ def _methods_table(plan: Plan) -> Table:
     for method, grid in experiment.methods.items():
         own = experiment.method_seeds.get(method)
         axes = {**grid, "seeds": own} if own else grid
-        words = [f"{name} {', '.join(f'{each:g}' for each in axes[name])}" for name in axes]
+        short = short_names(axes)
+        words = [f"{short[name]} {', '.join(map(value_text, axes[name]))}" for name in axes]
         counts = _by_setup([trials[method, name] for name in setups])
         rows.append([method_label(method), " × ".join(words), *counts])
     without_own = experiment.methods.keys() - experiment.method_seeds.keys()

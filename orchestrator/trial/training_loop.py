@@ -401,7 +401,9 @@ class Trial:
         self.run.log.enter(READING)
         batches = self.unit.first_batch + self.unit.steps
         measured = held_out_prompts(self.setup) if self.unit.is_trial else 0
-        data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer, batches, measured)
+        data = load_training_set(
+            self.setup, self.spec.data_dir, self.tokenizer, batches, measured, self.unit.seed
+        )
         self.run.describe_data(data.counts())
         self.run.log.enter(OPENING)
         self.start(self.run.next_step, "learner")

@@ -42,9 +42,8 @@ def test_every_field_has_a_meaning_in_a_sentence(schema: type) -> None:
 def test_every_knob_of_every_method_is_a_key() -> None:
     names = {key.name for key in all_keys()}
     assert {
-        f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.own_knobs
+        f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.knobs
     } < names
-    assert "methods.NAME.lr" in names  # for all that have no `lr` of their own
     assert {
         "runtime.placement.gpus",
         "(setup) student.recipe.wrong_step",
@@ -82,7 +81,7 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
     assert key["kind"] == "whole number"
 
 
-EVERY_METHODS = ["methods.NAME.lr", "methods.NAME.placement", "methods.NAME.seeds"]
+EVERY_METHODS = ["methods.NAME.placement", "methods.NAME.seeds", "methods.NAME.axes"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,6 @@ EVERY_METHODS = ["methods.NAME.lr", "methods.NAME.placement", "methods.NAME.seed
             "lr",
             [
                 "methods.simple_opd.lr",
-                "methods.NAME.lr",
                 "training.optimizer.lr",
                 "(setup) student.recipe.lr",
                 "(setup) teacher.recipe.lr",

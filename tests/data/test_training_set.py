@@ -102,6 +102,24 @@ def test_the_order_is_deterministic(tmp_path: Path, load: Loader) -> None:
     assert texts(load(local(tmp_path, TEXTS))) != texts(load(local(tmp_path, TEXTS, order_seed=1)))
 
 
+@pytest.mark.parametrize("name", ["local", "arithmetic", "smollm"])
+def test_each_seed_may_have_an_order_of_its_own(
+    name: str, utf8: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """By default all seeds read the same prompts; without a seed the order is the setup's."""
+    setup = local(tmp_path, TEXTS) if name == "local" else sized(load_setup(name), 2, 8)
+
+    def read(per_seed: bool, seed: int | None) -> list[str]:
+        training = dataclasses.replace(setup.training, order_per_seed=per_seed)
+        changed = dataclasses.replace(setup, training=training)
+        return texts(load_training_set(changed, str(tmp_path), utf8, seed=seed))
+
+    shared = read(False, None)
+    assert read(False, 0) == read(False, 1) == read(True, None) == shared
+    assert read(True, 0) == read(True, 0)
+    assert len({tuple(read(True, seed)) for seed in range(3)} | {tuple(shared)}) == 4
+
+
 def test_the_order_does_not_depend_on_how_many_steps_are_run(tmp_path: Path, load: Loader) -> None:
     whole = load(local(tmp_path, TEXTS, steps=6))
     for steps in (1, 3, 5):

@@ -27,7 +27,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.models import locate
-from orchestrator.models.identity import RECIPE, part
+from orchestrator.models.identity import RECIPE, model_identity, part
 from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, fake_models, quickstart
 from tests.sweeps import ROOT
@@ -197,6 +197,23 @@ def test_the_copies_really_have_another_key() -> None:
 def test_a_new_key_with_a_default_changes_no_id(path: Path) -> None:
     experiment = load_experiment(path)
     assert all_ids(grown(experiment)) == all_ids(experiment)
+
+
+def test_an_order_for_each_seed_gives_trained_units_other_ids_and_models_none() -> None:
+    experiment = load_experiment(ROOT / "experiments" / "smollm.yaml")
+    setup = experiment.setups["smollm"]
+    own = replace(setup, training=replace(setup.training, order_per_seed=True))
+    ordered = replace(experiment, setups={"smollm": own})
+    assert model_identity(own.student, own) == model_identity(setup.student, setup)
+    trained = [
+        {unit.id for unit in expand(each) if not unit.is_untrained}
+        for each in (experiment, ordered)
+    ]
+    assert trained[0].isdisjoint(trained[1])
+    untrained = [
+        {unit.id for unit in expand(each) if unit.is_untrained} for each in (experiment, ordered)
+    ]
+    assert untrained[0] == untrained[1]
 
 
 def test_a_later_key_counts_where_it_is_not_at_its_default() -> None:

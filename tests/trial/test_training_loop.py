@@ -91,6 +91,26 @@ def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
     assert [row["step"] for row in run.metrics()] == [0]
 
 
+def test_an_order_of_a_seed_is_shared_by_its_methods(tmp_path: Path) -> None:
+    """Methods of one seed meet the same problems, and another seed meets others."""
+    spec = worker_spec(tmp_path, ROWS, methods={"vanilla": {}, "prefix_horizon": {"tokens": [3]}})
+    training = replace(spec.setup.training, order_per_seed=True)
+    read: dict[tuple[str, int], list[str]] = {}
+    for method, knobs in (("vanilla", {}), ("prefix_horizon", {"tokens": 3})):
+        for seed in (0, 1):
+            unit = replace(spec.unit, id=f"{method}-{seed}", method=method, knobs=knobs, seed=seed)
+            own = replace(spec, unit=unit, setup=replace(spec.setup, training=training))
+            roles = Inline(own)
+            with closing(RunWriter(tmp_path / "runs", unit.id)) as run:
+                try:
+                    list(run_unit(own, run, roles))
+                finally:
+                    roles.close()
+            read[method, seed] = [each.prompt for each in run.rollout_samples(0)]
+    assert read["vanilla", 0] == read["prefix_horizon", 0] != read["vanilla", 1]
+    assert read["vanilla", 1] == read["prefix_horizon", 1]
+
+
 class Overflowing(Inline):
     """Roles whose learner reports a loss that is not finite."""
 
@@ -157,12 +177,12 @@ def trained(
     return run
 
 
-def test_a_rate_of_a_method_trains_as_the_rate_of_a_setup(tmp_path: Path) -> None:
+def test_an_axis_trains_as_the_rate_of_a_setup(tmp_path: Path) -> None:
     """The same directory, and the same bytes in it; another rate gives other weights."""
     files = {}
     for name, lr, methods in (
         ("setup's", 5e-3, VANILLA),
-        ("knob", 1e-3, {"vanilla": {"lr": 5e-3}}),
+        ("axis", 1e-3, {"vanilla": {"axes": {"training.optimizer.lr": 5e-3}}}),
         ("other", 1e-3, VANILLA),
     ):
         run = trained(tmp_path / name, Inline, lr, methods)
@@ -170,8 +190,8 @@ def test_a_rate_of_a_method_trains_as_the_rate_of_a_setup(tmp_path: Path) -> Non
         metrics = (run.path / "metrics.jsonl").read_bytes()
         files[name] = (run.path.name, weights.read_bytes(), metrics)
         assert {row["lr"] for row in run.metrics()} == {1e-3 if name == "other" else 5e-3}
-    assert files["knob"] == files["setup's"]
-    assert not set(files["knob"]) & set(files["other"])
+    assert files["axis"] == files["setup's"]
+    assert not set(files["axis"]) & set(files["other"])
 
 
 @pytest.mark.parametrize("mistake", ["stale", "torn"])

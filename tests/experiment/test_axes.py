@@ -1,4 +1,4 @@
-"""The learning rate as a knob of every method: its units, their ids, and where it counts."""
+"""Axes: their values, units and ids, and where a point counts; first of all the learning rate."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ import pytest
 
 from orchestrator.config import Experiment
 from orchestrator.engines.interface import ModelFolder
+from orchestrator.experiment.axes import axes_of, setting_text, short_names
 from orchestrator.experiment.load import load_experiment, resolved_text
-from orchestrator.experiment.methods import METHODS
-from orchestrator.experiment.units import Unit, expand, setup_of, with_seed
+from orchestrator.experiment.units import (
+    Unit,
+    checkpoint_steps,
+    expand,
+    setup_of,
+    widest_setup,
+    with_seed,
+)
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.workers.members import lora_of
 from tests.sweeps import ROOT
 
 RIVALS = ROOT / "experiments" / "rivals.yaml"
+AXIS = "training.optimizer.lr"
 RATE, OTHER = 0.0008, 0.0004  # that of the setup, and its half
 
 
@@ -28,24 +36,12 @@ def rivals(*overrides: str) -> tuple[Experiment, list[Unit]]:
 
 
 def at(*rates: float) -> list[str]:
-    """Overrides that give rates to all methods but the one whose `lr` is that of its adapters."""
-    methods = [name for name in rivals()[0].methods if name != "simple_opd"]
-    return [f"methods.{name}.lr={list(rates)}" for name in methods]
+    """An override that gives rates to all methods."""
+    return [f"axes={{{AXIS}: {list(rates)}}}"]
 
 
 def ids(units: list[Unit]) -> list[str]:
     return [unit.id for unit in units]
-
-
-def test_every_method_takes_a_rate_and_none_needs_one() -> None:
-    experiment, units = rivals()
-    assert all(
-        "lr" not in grid for name, grid in experiment.methods.items() if name != "simple_opd"
-    )
-    assert all(list(method.knobs)[-1] == "lr" for method in METHODS.values())
-    assert {unit.method for unit in rivals(*at(RATE))[1]} - {None} == set(experiment.methods)
-    assert rivals("methods.gkd.lr=null")[0].methods == experiment.methods
-    assert ids(rivals("methods.gkd.lr=null")[1]) == ids(units)
 
 
 def test_the_rate_of_the_setup_is_the_same_unit() -> None:
@@ -73,7 +69,7 @@ def test_rates_multiply_a_grid_and_have_a_stage_each() -> None:
         for share in (0.2, 0.5)
         for rate in (OTHER, RATE)
     ]
-    warm = {unit.knobs["lr"]: unit for unit in units if unit.method == "sft_warmup"}
+    warm = {unit.knobs[AXIS]: unit for unit in units if unit.method == "sft_warmup"}
     stages = {unit.id: unit for unit in units if unit.is_supervised and "rank" not in unit.knobs}
     assert len(stages) == 2
     for rate in (OTHER, RATE):
@@ -83,14 +79,15 @@ def test_rates_multiply_a_grid_and_have_a_stage_each() -> None:
 
 
 def test_adapters_keep_a_rate_of_their_own() -> None:
-    experiment, units = rivals("methods.simple_opd.lr=[0.01]")
+    experiment, units = rivals("methods.simple_opd.lr=[0.01]", *at(OTHER))
     [trial] = [unit for unit in units if unit.method == "simple_opd"]
     [stage] = [unit for unit in units if unit.id in trial.depends_on]
     lora = lora_of(stage)
     assert lora is not None
     assert lora.lr == trial.knobs["lr"] == 0.01
+    assert trial.label == "Simple-OPD K=15 rank=8 lr=0.01 optimizer.lr=0.0004"
     for unit in (trial, stage):
-        assert setup_of(unit, experiment).training.optimizer.lr == RATE
+        assert setup_of(unit, experiment).training.optimizer.lr == OTHER
 
 
 def test_a_unit_trains_at_its_rate(tmp_path: Path) -> None:
@@ -102,7 +99,7 @@ def test_a_unit_trains_at_its_rate(tmp_path: Path) -> None:
     for unit in units:
         if not unit.trains or unit.method in ("simple_opd", "sft_warmup"):
             continue  # these start from a checkpoint of their stage
-        rate = unit.knobs["lr"] if "rank" not in unit.knobs else RATE
+        rate = unit.knobs[AXIS]
         spec = worker_spec(unit, experiment, tmp_path, pair)
         assert (
             spec.setup.training.optimizer.lr == rate == unit.identity["training"]["optimizer"]["lr"]
@@ -110,6 +107,68 @@ def test_a_unit_trains_at_its_rate(tmp_path: Path) -> None:
         assert spec.setup == study.setup_of(unit)
         seen.add((unit.kind, rate))
     assert seen == {(kind, rate) for kind in ("trial", "sft") for rate in (OTHER, RATE)}
+
+
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        ("[1e-4, 4e-4]", [1e-4, 4e-4]),
+        ("3e-4", [3e-4]),
+        ("{choice: [4e-4, 1e-4]}", [4e-4, 1e-4]),
+        ("{log: [1e-6, 1e-4], points: 5}", [1e-6, 3.16e-6, 1e-5, 3.16e-5, 1e-4]),
+        ("{uniform: [1e-4, 3e-4], points: 3}", [1e-4, 2e-4, 3e-4]),
+    ],
+)
+def test_values_of_an_axis(written: str, values: list[float]) -> None:
+    experiment, _ = rivals(f"axes={{{AXIS}: {written}}}")
+    assert all(grid[AXIS] == values for grid in experiment.methods.values())
+
+
+def test_a_range_of_whole_numbers_has_whole_numbers() -> None:
+    experiment, units = rivals("axes={training.steps: {log: [8, 60], points: 3}}")
+    assert experiment.methods["vanilla"]["training.steps"] == [8, 22, 60]
+    assert [unit.steps for unit in units if unit.method == "vanilla"] == [8, 22, 60]
+    for unit in units:
+        if unit.is_trial:
+            assert checkpoint_steps(unit, setup_of(unit, experiment))[-1] == unit.steps
+    assert widest_setup(experiment, "arithmetic").training.steps == 60
+
+
+def test_a_block_has_axes_of_its_own_and_leaves_shared_ones_out() -> None:
+    experiment, _ = rivals(
+        *at(OTHER, RATE),
+        "methods.gkd.axes={training.objective: [tail, renormalized]}",
+        f"methods.vanilla.axes={{{AXIS}: null}}",
+        "methods.trust_region.axes.training.optimizer.lr=[1e-4]",
+    )
+    axes = {name: axes_of(grid) for name, grid in experiment.methods.items()}
+    assert axes["gkd"] == {"training.objective": ["tail", "renormalized"], AXIS: [OTHER, RATE]}
+    assert axes["vanilla"] == {}
+    assert axes["trust_region"] == {AXIS: [1e-4]}
+    assert axes["sft_warmup"] == {AXIS: [OTHER, RATE]}
+
+
+def test_an_axis_of_the_loss_shares_the_supervised_stage() -> None:
+    _, units = rivals("axes={training.objective: [tail, renormalized]}")
+    warm = [unit for unit in units if unit.method == "sft_warmup"]
+    assert [unit.label for unit in warm] == [
+        "SFT warmup K=15 objective=tail",
+        "SFT warmup K=15 objective=renormalized",
+    ]
+    assert len({unit.id for unit in warm}) == 2
+    assert len({unit.depends_on for unit in warm}) == 1
+
+
+def test_names_are_the_shortest_ends_that_differ() -> None:
+    keys = ("lr", "training.optimizer.lr", "training.steps", "training.sft.steps", "K")
+    assert short_names(keys) == {
+        "lr": "lr",
+        "training.optimizer.lr": "optimizer.lr",
+        "training.steps": "training.steps",
+        "training.sft.steps": "sft.steps",
+        "K": "K",
+    }
+    assert setting_text({"K": 12, "training.optimizer.lr": 1e-4}) == "K=12 lr=0.0001"
 
 
 @pytest.mark.parametrize("method", ["trust_region", "sft_warmup"])
