@@ -82,7 +82,9 @@ def test_scores_alone_give_trajectories_and_the_sweep(tmp_path: Path, one_seed: 
 
 
 def test_rates_of_vanilla_have_a_panel_and_the_dashed_line_is_its_best(tmp_path: Path) -> None:
-    loaded = experiment, units = quickstart("methods.vanilla.lr=[0.0003,0.0008]")
+    loaded = experiment, units = quickstart(
+        "methods.vanilla.axes.training.optimizer.lr=[0.0003,0.0008]"
+    )
     low, high = units_of(units, "vanilla")
     write_run(tmp_path, experiment, low, {20: [2, 2]})
     write_run(tmp_path, experiment, high, {20: [1, 1]})

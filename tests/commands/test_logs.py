@@ -21,7 +21,7 @@ def describe(run: RunWriter, unit: Unit) -> None:
     run.describe({"unit": {key: getattr(unit, key) for key in keys}}, dict)
 
 
-GIVEN = "methods.vanilla.lr=0.0008"  # as the setup has it
+GIVEN = "methods.vanilla.axes.training.optimizer.lr=[0.0008]"
 
 
 @pytest.fixture
@@ -90,7 +90,9 @@ def test_runs_at_a_given_rate_are_those_of_the_setup_with_its_label(tmp_path: Pa
         run.describe({"unit": asdict(plain)}, dict)
     for name in ("vanilla", "Vanilla lr=0.0008", "arithmetic vanilla lr=0.0008 seed 0"):
         assert find_units(name, tmp_path) == [plain.id], name
-    [_, stage] = units_of(quickstart("methods.sft_warmup.lr=[0.0008,0.0003]")[1], "sft")
+    [_, stage] = units_of(
+        quickstart("methods.sft_warmup.axes.training.optimizer.lr=[0.0008,0.0003]")[1], "sft"
+    )
     with closing(RunWriter(tmp_path, stage.id)) as run:
         run.describe({"unit": asdict(stage)}, dict)
     assert find_units("supervised stage lr=0.0003", tmp_path) == [stage.id]
