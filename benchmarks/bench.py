@@ -26,9 +26,9 @@ from rich.table import Table
 
 from benchmarks.decoding import EPSILON, Workload, once, random_model, ratios, seconds
 from benchmarks.objective_variants import VARIANTS
-from orchestrator.config import Shape
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.pair import Shape
 from orchestrator.policy import laws
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Student

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM
 
-from orchestrator.config import Shape
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.passes import attention_for
 from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.models.recipes import qwen3_config
+from orchestrator.pair import Shape
 from orchestrator.policy import laws
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Student, TrustRegion, draft_length, least_acceptance

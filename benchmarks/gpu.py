@@ -16,10 +16,10 @@ import torch
 from benchmarks.bench import REPEATS, bisection, show
 from benchmarks.decoding import CPU, EPSILON, Workload, once, random_model, ratios
 from benchmarks.paper_sweep import PAPER
-from orchestrator.config import Shape
 from orchestrator.engines.common.causal import best_device
 from orchestrator.engines.common.passes import attention_for
 from orchestrator.experiment.load import load_experiment
+from orchestrator.pair import Shape
 from orchestrator.policy import laws
 
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128)

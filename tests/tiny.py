@@ -16,20 +16,12 @@ from scipy import stats
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from orchestrator.config import (
-    EngineConfig,
-    Model,
-    Optimizer,
-    Runtime,
-    Setup,
-    Shape,
-    Training,
-    Vocabulary,
-)
+from orchestrator.config import EngineConfig, Optimizer, Runtime, Setup, Training
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.interface import ModelFolder, Owner
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.experiment.units import Unit
+from orchestrator.pair import Model, Shape, Vocabulary
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import (
     Behavior,

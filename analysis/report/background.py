@@ -18,8 +18,9 @@ from analysis.facts.evidence import Facts
 from analysis.facts.provenance import Provenance, leaves
 from analysis.labels import BASE, benchmark_label, method_label, order_methods, setup_title
 from analysis.report.scores import PERCENT, QUANTITIES
-from orchestrator.config import Model, Setup
+from orchestrator.config import Setup
 from orchestrator.experiment.methods import METHODS, REFERENCE
+from orchestrator.pair import Model
 from orchestrator.sheet import Cell, Sheet
 
 # --- diagnostics and costs ---

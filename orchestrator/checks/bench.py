@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.checks.experiment import CheckedSetup, checked_setup
-from orchestrator.config import Model, Placement, Runtime, Setup, Shape, Vocabulary
+from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines import memory
 from orchestrator.engines.interface import OWNERS, Job, ModelFolder, Owner
 from orchestrator.engines.memory import Gpus
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.models.locate import lies_here
+from orchestrator.pair import Model, Shape, Vocabulary
 from orchestrator.rules import Dtype
 from orchestrator.selection.study import Study
 from orchestrator.workers.spec import ranks

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.check import Found
-from orchestrator.config import Experiment, Model, PromptTemplate, Runtime, Setup
+from orchestrator.config import Experiment, PromptTemplate, Runtime, Setup
 from orchestrator.data.benchmarks import load_benchmark, overlap_lines
 from orchestrator.data.files import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
@@ -31,6 +31,7 @@ from orchestrator.models import locate, make
 from orchestrator.models.folders import check_folder, stop_ids
 from orchestrator.models.locate import check_config, check_same_tokens, checkpoint_of
 from orchestrator.models.make import check_package, must_make, tokenizer_of, verify_made
+from orchestrator.pair import Model
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.plan import situations
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator import config
+from orchestrator import config, pair
 from orchestrator.commands.arguments import EXPERIMENT, JSON, Parser, add_differences
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.axes import AXES
@@ -36,8 +36,8 @@ from orchestrator.rules import Entry, entries, entry
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 GIVEN_BY_SETUP = (
-    config.Shape,
-    config.Vocabulary,
+    pair.Shape,
+    pair.Vocabulary,
     config.DataFile,
 )  # where 0 and "" stand for "not given"
 ANY = "NAME"  # in a key: a name of one's own

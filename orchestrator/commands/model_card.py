@@ -14,8 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from analysis.facts.evidence import ConfirmedRow, RowEvidence, with_interval
 from analysis.labels import benchmark_label, method_title
 from analysis.table.evidence_formats import score_text
-from orchestrator.config import Model, Setup
+from orchestrator.config import Setup
 from orchestrator.experiment.units import Unit
+from orchestrator.pair import Model
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 

@@ -12,9 +12,9 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from orchestrator.config import Recipe
 from orchestrator.data.problems import Problem
 from orchestrator.grading.gold import Gold
+from orchestrator.pair import Recipe
 
 WORLD_VERSION = 2
 SHORT_TERMS = (2, 3)

@@ -34,11 +34,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.config import Model, Placement, Runtime, Setup
+from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines import catalog, memory
 from orchestrator.engines.catalog import ENGINES
 from orchestrator.engines.memory import GIB, ONE_GPU, Decoder, Gpus, Situation, decoder
 from orchestrator.errors import UserError
+from orchestrator.pair import Model
 
 # Parts outside the engine's own memory; `trainer` is a learner that stays on the GPU.
 OTHERS = ("contexts", "margin", "teacher", "student", "trainer", "scoring")

@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.config import Model, Placement, Runtime, Setup, Shape, Training
+from orchestrator.config import Placement, Runtime, Setup, Training
+from orchestrator.pair import Model, Shape
 from orchestrator.rules import RoleName
 
 # What a GPU is used for; `engines.budget` says what each is.

@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.config import BenchmarkRun, Data, Model, Setup, Vocabulary
+from orchestrator.config import BenchmarkRun, Data, Setup
 from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
 from orchestrator.data.files import data_file, file_sha256, iterate_rows
 from orchestrator.errors import UserError, did_you_mean, refuse
@@ -25,6 +25,7 @@ from orchestrator.models.folders import (
     token_ids,
 )
 from orchestrator.models.locate import check_passes
+from orchestrator.pair import Model, Vocabulary
 from orchestrator.start_up import default_runs
 
 ROLES = ("student", "teacher")

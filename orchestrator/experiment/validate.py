@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import asdict, replace
 
-from orchestrator.config import Experiment, Model, Placement, Recipe, Setup, Shape, Vocabulary
+from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import Gpus
@@ -16,6 +16,7 @@ from orchestrator.experiment.identity import training_keys
 from orchestrator.experiment.methods import METHODS, Grid, check_grid
 from orchestrator.experiment.reading import build
 from orchestrator.models.identity import digest
+from orchestrator.pair import Model, Recipe, Shape, Vocabulary
 from orchestrator.rules import Name, TokenizerName, entries, entry
 
 MOST_TRIALS = 10_000  # of one method

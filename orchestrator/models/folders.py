@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Model, Shape
 from orchestrator.data.files import cached, folder_sha256
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.models.identity import digest
 from orchestrator.models.weights import check_usable, read_tensors
+from orchestrator.pair import Model, Shape
 
 # Sizes by the names that configurations have for them; GPT-2 and its kin have names of their own.
 CONFIG_KEYS = {

@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Data, EngineConfig, Model, Optimizer, Recipe, Setup
+from orchestrator.config import Data, EngineConfig, Optimizer, Setup
 from orchestrator.data import word_problems
 from orchestrator.data.benchmarks import BENCHMARKS
+from orchestrator.pair import Model, Recipe
 
 # Role → the values that fix its model; see `locate.models_of`.
 Models = Mapping[str, dict[str, Any]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from orchestrator.config import Model, Setup
+from orchestrator.config import Setup
 from orchestrator.data.files import cached, folder_sha256
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, refuse
@@ -20,6 +20,7 @@ from orchestrator.liveness.children import Child, ChildFailed, ChildLost
 from orchestrator.models.folders import shape_of, token_ids
 from orchestrator.models.identity import SHAPE, Models, digest, model_identity, part
 from orchestrator.models.weights import read_tensors, weight_files
+from orchestrator.pair import Model
 from orchestrator.records.files import Damaged, damaged, file_sha256, read_sealed, write_sealed
 from orchestrator.records.rundir import RunReader, noted_models
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config import Model, Recipe, Setup
+from orchestrator.config import Setup
 from orchestrator.errors import UserError, refuse
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, Parent, messages, serve
 from orchestrator.models.identity import model_identity
@@ -30,6 +30,7 @@ from orchestrator.models.locate import (
     remedy,
     shipped_model,
 )
+from orchestrator.pair import Model, Recipe
 from orchestrator.records.files import give_usual_mode, verify_files
 
 if TYPE_CHECKING:

@@ -33,13 +33,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from orchestrator.config import Model, Recipe, Setup, Sft, Shape
+from orchestrator.config import Setup, Sft
 from orchestrator.data import arithmetic, word_problems
 from orchestrator.data.prompts import render
 from orchestrator.data.training_set import load_training_set
 from orchestrator.engines.memory import BYTES
 from orchestrator.errors import refuse
 from orchestrator.models.locate import WEIGHTS
+from orchestrator.pair import Model, Recipe, Shape
 from orchestrator.records.files import file_sha256
 from orchestrator.rules import Dtype
 

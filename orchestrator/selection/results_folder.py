@@ -19,11 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Evaluation, Experiment, Shape
+from orchestrator.config import Evaluation, Experiment
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
 from orchestrator.experiment.reading import from_here
 from orchestrator.models.identity import digest
+from orchestrator.pair import Shape
 from orchestrator.records.files import write_atomically, write_once
 from orchestrator.records.provenance import version_line
 from orchestrator.selection.study import Study

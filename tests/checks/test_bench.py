@@ -18,11 +18,12 @@ import yaml
 
 from orchestrator.checks.bench import MADE_TEACHER_LAYERS, SMALL, largest_pair, small_version
 from orchestrator.checks.measures import UsageWatch, gauge_here, rollouts, seconds_until
-from orchestrator.config import Model, Setup
+from orchestrator.config import Setup
 from orchestrator.experiment.load import SETUPS, load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.models.locate import lies_here
 from orchestrator.models.recipes import write_random_model
+from orchestrator.pair import Model
 from orchestrator.selection.study import Study
 from tests.checks.benches import small_bench, study
 

@@ -10,10 +10,11 @@ import pytest
 from orchestrator.checks import engines, experiment
 from orchestrator.checks.bench import bench_of
 from orchestrator.checks.experiment import CheckedSetup, checked_setup
-from orchestrator.config import PromptTemplate, Recipe
+from orchestrator.config import PromptTemplate
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_setup
 from orchestrator.models import make
+from orchestrator.pair import Recipe
 from orchestrator.sweep import prepare
 from tests.checks.benches import small_bench
 from tests.fake_runs import quickstart_study

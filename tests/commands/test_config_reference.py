@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator import config, rules
+from orchestrator import config, pair, rules
 from orchestrator.commands.config_reference import all_keys, find_keys, reference, values_of
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS
@@ -22,7 +22,7 @@ from tests.sweeps import ROOT, trb_here, write_experiment
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 OF_FILES = [
     thing
-    for thing in vars(config).values()
+    for thing in (vars(config) | vars(pair)).values()
     if dataclasses.is_dataclass(thing)
     and isinstance(thing, type)
     and thing.__module__ == config.__name__

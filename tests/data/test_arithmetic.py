@@ -11,7 +11,6 @@ from itertools import islice
 
 import pytest
 
-from orchestrator.config import Recipe
 from orchestrator.data.arithmetic import (
     CHARACTERS,
     LONG_TERMS,
@@ -27,6 +26,7 @@ from orchestrator.data.arithmetic import (
 )
 from orchestrator.data.problems import Problem
 from orchestrator.grading.grader import Grader
+from orchestrator.pair import Recipe
 
 N = 4000
 MIXTURE = Recipe(wrong_step=0.35, off_task=0.15, no_reasoning=0.10)

@@ -20,11 +20,12 @@ from benchmarks.gpu import SMALL
 from benchmarks.paper_sweep import PAPER
 from orchestrator.checks.bench import OWNERS
 from orchestrator.checks.measures import rollouts
-from orchestrator.config import EngineConfig, Model, Vocabulary
+from orchestrator.config import EngineConfig
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.experiment.load import load_experiment
 from orchestrator.models.recipes import make_tokenizer
+from orchestrator.pair import Model, Vocabulary
 from orchestrator.policy.spec import Objective
 
 VOCABULARY, PROMPT, NEW_TOKENS, FEW, MANY = 150_000, 8, 248, 4, 16

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import Experiment, Optimizer, Recipe
+from orchestrator.config import Experiment, Optimizer
 from orchestrator.errors import UserError
 from orchestrator.experiment import identity
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
@@ -28,6 +28,7 @@ from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.models import locate
 from orchestrator.models.identity import RECIPE, model_identity, part
+from orchestrator.pair import Recipe
 from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, fake_models, quickstart
 from tests.sweeps import ROOT

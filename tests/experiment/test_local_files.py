@@ -25,13 +25,14 @@ from orchestrator.cli import main
 from orchestrator.commands import plan as plan_command
 from orchestrator.commands import submit as submit_command
 from orchestrator.commands.detach import lasting_console
-from orchestrator.config import Experiment, PromptTemplate, Setup, Shape
+from orchestrator.config import Experiment, PromptTemplate, Setup
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import RECORD, load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.monitor import status
+from orchestrator.pair import Shape
 from orchestrator.planning import plan
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from orchestrator import config, rules
+from orchestrator import config, pair, rules
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.reading import build
@@ -17,10 +17,10 @@ from orchestrator.rules import Choices, Count, Number, Section, entries, entry
 
 SCHEMAS = [
     thing
-    for thing in vars(config).values()
+    for thing in (vars(config) | vars(pair)).values()
     if isinstance(thing, type) and issubclass(thing, Section) and thing is not Section
 ]
-NEEDING_VALUES = (config.Shape, config.Vocabulary, config.ExperimentFile, config.Setup)
+NEEDING_VALUES = (pair.Shape, pair.Vocabulary, config.ExperimentFile, config.Setup)
 
 
 def refusal(kind: Any, value: Any) -> UserError:
@@ -34,8 +34,8 @@ def refusal(kind: Any, value: Any) -> UserError:
 )
 def test_defaults_keep_the_rules(schema: type) -> None:
     default = schema()
-    if schema is config.Model:
-        default = dataclasses.replace(default, shape=config.Shape(1, 1, 1, 1, 1, 1))
+    if schema is pair.Model:
+        default = dataclasses.replace(default, shape=pair.Shape(1, 1, 1, 1, 1, 1))
     assert build(schema, dataclasses.asdict(default)) == default
 
 

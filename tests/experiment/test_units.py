@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import Experiment, Model, Setup
+from orchestrator.config import Experiment, Setup
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.pair import Model
 from orchestrator.selection.scores import decided_by_family
 from tests.sweeps import ROOT
 

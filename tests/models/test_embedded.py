@@ -17,13 +17,14 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from orchestrator.config import PromptTemplate, Recipe, Shape
+from orchestrator.config import PromptTemplate
 from orchestrator.data import arithmetic
 from orchestrator.data.prompts import render, response_text
 from orchestrator.liveness.children import Child, Result
 from orchestrator.models import recipes
 from orchestrator.models.locate import NEEDED, WEIGHTS, recorded
 from orchestrator.models.recipes import STUDENT_EOS, TEACHER_EOS, build_embedded, make_tokenizer
+from orchestrator.pair import Recipe, Shape
 from tests.sweeps import ROOT
 
 SETUPS = ROOT / "experiments" / "setups"

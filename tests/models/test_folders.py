@@ -287,7 +287,8 @@ def test_a_hole_is_found_before_anything_is_loaded(hole: str, tmp_path: Path) ->
 
 
 def test_an_interrupted_download_is_not_here(tmp_path: Path) -> None:
-    from orchestrator.config import Model, Setup
+    from orchestrator.config import Setup
+    from orchestrator.pair import Model
 
     folder = write(tmp_path / "model", shard="6KB")
     model = Model(path=str(folder))

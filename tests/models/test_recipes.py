@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from orchestrator.config import Model, Recipe, Setup, Shape, Vocabulary
+from orchestrator.config import Setup
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.engines.memory import parameters
 from orchestrator.errors import UserError
@@ -28,6 +28,7 @@ from orchestrator.models.identity import model_identity
 from orchestrator.models.locate import check_config
 from orchestrator.models.make import check_package, make, package_file
 from orchestrator.models.recipes import SPREAD, make_tokenizer, without_layers, write_random_model
+from orchestrator.pair import Model, Recipe, Shape, Vocabulary
 from orchestrator.rules import Dtype
 from tests.sweeps import TINY_SETUP
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from orchestrator.config import Model, Setup
+from orchestrator.config import Setup
 from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.common.scoring import score
@@ -33,6 +33,7 @@ from orchestrator.engines.sglang.process import Draw
 from orchestrator.engines.sglang.verdict import Drafts, Randomness, sampled, uniforms_of, verdict
 from orchestrator.engines.torch.decoding import Decoding, Stream, _Batch
 from orchestrator.engines.torch.trainer import TorchTrainer
+from orchestrator.pair import Model
 from orchestrator.policy.randomness import Role, SequenceKey
 from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.policy.vocabulary import TokenSpace

@@ -14,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from orchestrator.config import Model, Setup, Training, Vocabulary
+from orchestrator.config import Setup, Training
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import WrongWeights
 from orchestrator.models.recipes import make_tokenizer
+from orchestrator.pair import Model, Vocabulary
 from orchestrator.records.rundir import CANARY
 from orchestrator.records.writer import RunWriter
 from orchestrator.workers.canary import (

@@ -12,13 +12,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from orchestrator.config import Optimizer, Shape
+from orchestrator.config import Optimizer
 from orchestrator.engines.common.causal import CausalModel, log_probs_of
 from orchestrator.engines.common.passes import Passes, attention_for
 from orchestrator.engines.interface import Lora
 from orchestrator.engines.memory import adapter_parameters
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.trainer import TorchTrainer
+from orchestrator.pair import Shape
 from orchestrator.policy.spec import Objective, Student
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts
