@@ -4,7 +4,7 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
 `tests/test_layout.py` reads this table.
 
     errors, rules, cores, sheet, start_up
-    user_code
+    user_code, pair
     config
     liveness, policy
     grading, records, rollouts
@@ -21,8 +21,8 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     view
     cli
 
-`cli` is the command, `config` every key with default and limits, `rules` the types of keys, `errors`
-the one user error, `rollouts` the nouns that flow from role to role, `sheet` a table and how it is
-written, `user_code` the graders and trackers that an experiment names. Each room's `__init__` says
-what the room is for.
+`cli` is the command, `config` every key with default and limits, `pair` those of models, `rules`
+the types of keys, `errors` the one user error, `rollouts` the nouns that flow from role to role,
+`sheet` a table and how it is written, `user_code` the graders and trackers that an experiment
+names. Each room's `__init__` says what the room is for.
 """

@@ -25,7 +25,7 @@ def names(text: str) -> set[str]:
 PACKAGES = ("orchestrator", "analysis")
 FILES_AT_MOST = 246  # of the product: a file has two readers or 120 lines
 LINES_AT_MOST = 600  # of a file, which is read whole
-FOR_ANALYSIS = names("config errors data experiment records selection monitor sheet")
+FOR_ANALYSIS = names("config pair errors data experiment records selection monitor sheet")
 USING_ANALYSIS = {f"orchestrator.{room}" for room in names("commands view cli tracking")}
 # These import the engines' own folders; all others know their catalog alone.
 USING_ENGINES = {"workers", "checks", "trial"}
@@ -47,7 +47,7 @@ NAMING_METHODS = {"analysis.figures.panels", "analysis.figures.training"}
 HEAVY = names("torch ray transformers wandb tensorboard textual matplotlib pandas datasets")
 # Rooms, and single modules of others, that load none of these.
 LIGHT = names(
-    "errors user_code config rules cores liveness records grading experiment selection "
+    "errors user_code config pair rules cores liveness records grading experiment selection "
     "planning monitor cli"
 )
 LIGHT_MODULES = names(
