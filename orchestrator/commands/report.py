@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from orchestrator.commands.arguments import (
     refuse_folder,
 )
 from orchestrator.errors import UserError, one_of, refuse
+from orchestrator.experiment.axes import short_names, value_text
 from orchestrator.experiment.methods import Grid, known_method
 
 
@@ -81,11 +83,14 @@ def _wanted_setting(text: str, grids: Mapping[str, Grid]) -> WantedSetting:
     knobs: dict[str, Any] = {}
     for part in filter(None, values.split(",")):
         knob, _, value = map(str.strip, part.partition("="))
-        one_of(f"--setting {method}", knob, list(grids[method]))
-        given = {f"{each:g}": each for each in grids[method][knob]}
-        try:
-            knobs[knob] = given[f"{float(value):g}"]
-        except (KeyError, ValueError):
+        names = {short: full for full, short in short_names(grids[method]).items()}
+        one_of(f"--setting {method}", knob, names)
+        given = {value_text(each): each for each in grids[method][names[knob]]}
+        typed = value
+        with suppress(ValueError):  # 5e-2 is the 0.05 of the file
+            typed = value_text(float(value))
+        if typed not in given:
             right = f"a value of the experiment: {', '.join(given)}"
-            raise refuse(f"--setting {method}:{knob}", value, right) from None
+            raise refuse(f"--setting {method}:{knob}", value, right)
+        knobs[names[knob]] = given[typed]
     return WantedSetting(method, knobs)

@@ -14,12 +14,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import results
+from analysis.facts.curves import WantedSetting
 from analysis.facts.facts import facts
 from analysis.figures import picture as saving
 from analysis.figures.catalog import pictures
 from analysis.figures.picture import Picture
 from analysis.table.formats import to_csv
 from analysis.table.model import results_table
+from orchestrator.commands.report import _wanted_setting
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
 from orchestrator.experiment.units import Unit, expand
@@ -218,6 +220,7 @@ def test_trajectories_of_chosen_settings(
         ("TRBB:K=12", "--setting: 'TRBB': expected one of "),
         ("TRB:k=12", "--setting trust_region: 'k': expected one of epsilon0, K"),
         ("TRB:K=13", "--setting trust_region:K: '13': expected a value of the experiment: 12"),
+        ("TRB:K=true", "--setting trust_region:K: 'true': expected a value of the experiment: 12"),
         ("TRB:K", "--setting trust_region:K: '': expected a value of the experiment: 12"),
     ],
 )
@@ -228,6 +231,14 @@ def test_a_setting_that_the_experiment_lacks_is_one_line(
     code, printed, reasons = run(capsys, tmp_path, "--setting", setting)
     assert (code, printed, len(reasons)) == (2, [], 1)
     assert line in reasons[0]
+
+
+def test_a_setting_of_an_axis_is_named_by_its_last_word() -> None:
+    axes = "methods.vanilla.axes={training.optimizer.lr: [1e-4, 4e-4], training.objective: [tail]}"
+    grids = quickstart(axes)[0].methods
+    assert _wanted_setting("Vanilla:lr=1e-4,objective=tail", grids) == WantedSetting(
+        "vanilla", {"training.optimizer.lr": 1e-4, "training.objective": "tail"}
+    )
 
 
 def test_a_grid_of_budgets_and_warmups_has_a_heat_map(tmp_path: Path) -> None:
