@@ -24,6 +24,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.pair import Model, Shape, Vocabulary
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import (
+    BatchBudget,
     Behavior,
     Fusion,
     Mixture,
@@ -54,6 +55,7 @@ BEHAVIORS = (
     Mixture(0.25),
     Fusion(0.5),
     Fusion(1.0),
+    BatchBudget(0.3, 0.6),
 )
 
 
@@ -152,6 +154,8 @@ def law(behavior: Behavior, log_p: Array, log_q: Array) -> Array:
             case Fusion(alpha):
                 product = np.exp(log_p) ** (1 - alpha) * np.exp(log_q) ** alpha
                 return np.log(product / product.sum())
+            case BatchBudget(_, beta):
+                return reference.blend(log_p, log_q, beta)
             case Student():
                 return log_p
     raise NotImplementedError(f"no reference for {behavior}")

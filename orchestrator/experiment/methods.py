@@ -24,6 +24,7 @@ from orchestrator.experiment.schedules import (
     growing_limit,
 )
 from orchestrator.policy.spec import (
+    BatchBudget,
     Behavior,
     Bridge,
     FallingWithDiscrepancy,
@@ -260,6 +261,24 @@ METHODS: dict[str, Method] = {
             "K": _steps("Steps over which the weight falls linearly to zero."),
         },
         behavior=lambda knobs, step: _with(Fusion, annealed(knobs["alpha0"], knobs["K"], step)),
+        axis="K",
+        fades="K",
+    ),
+    "batch_budget": Method(
+        "Control: one KL budget for the whole batch (constant β)",
+        "Batch budget",
+        {
+            "epsilon0": _number(
+                "Mean KL(μ‖p) of the tokens of the first step, in nats.",
+                r"$\varepsilon_0$",
+                "nats",
+                ge=0,
+            ),
+            "K": _steps("Steps over which the budget falls linearly to zero."),
+        },
+        behavior=lambda knobs, step: _with(
+            BatchBudget, annealed(knobs["epsilon0"], knobs["K"], step)
+        ),
         axis="K",
         fades="K",
     ),

@@ -14,7 +14,7 @@ of `planning.rates`:
     blending         passes a token × (γ × student's decoding + teacher's decoding of γ positions),
                      with launches of their own, and the verdict's statistics. It gives the
                      teacher's scores as well. Tokens that the teacher writes itself take one pass
-                     each.
+                     each. A batch that solves its β is sampled BATCH_PASSES times by a keyed engine.
     scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher), and statistics
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
     other            weights to the sampler, the learner's state to the host and back, grading that
@@ -42,7 +42,7 @@ from functools import cached_property, partial
 
 from orchestrator.config import Placement, Runtime, Setup
 from orchestrator.engines.budget import Situation, TooSmall, budget, is_pooled, scores_beside
-from orchestrator.engines.catalog import sampler_of
+from orchestrator.engines.catalog import ENGINES, sampler_of
 from orchestrator.engines.memory import (
     LONGEST_ROUND,
     ONE_GPU,
@@ -82,7 +82,12 @@ from orchestrator.planning.rates import (
     WITHOUT_CHECKPOINTS,
     Gpu,
 )
-from orchestrator.planning.work import SUPERVISED, StepWork, evaluation_generations
+from orchestrator.planning.work import (
+    BATCH_PASSES,
+    SUPERVISED,
+    StepWork,
+    evaluation_generations,
+)
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
 from orchestrator.rules import RoleName
@@ -178,9 +183,10 @@ class SetupCosts:
         kind: str,
         limit: int | None = None,
         share: float = 0.0,
+        solved: bool = False,
     ) -> Mapping[str, Range]:
         """Seconds of one training step by phase of training; its work as in `StepWork`."""
-        work = StepWork(kind, limit, share)
+        work = StepWork(kind, limit, share, solved)
         if work not in self._steps:
             responses, seconds = sequences_per_step(self.setup.training), dict[str, Range]()
 
@@ -409,7 +415,8 @@ class SetupCosts:
         teacher = decoding(self.teacher, *given, launch_ms=launch_ms, positions=positions)
         seconds += passes * teacher
         tokens = responses * lengths.tokens
-        return seconds + self._statistics(judged * tokens, JUDGED_BYTES, scenario)
+        seconds += self._statistics(judged * tokens, JUDGED_BYTES, scenario)
+        return seconds * (BATCH_PASSES if work.solved and ENGINES[self.engine].keyed else 1.0)
 
     def _rows_of_round(self, scenario: Scenario) -> int:
         """The requests of a blended round on a serving engine; no limit on others."""

@@ -25,7 +25,7 @@ from orchestrator.experiment.methods import (
 )
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps
 from orchestrator.planning.numbers import Range
-from orchestrator.policy.spec import Fusion, TeacherSequences
+from orchestrator.policy.spec import BatchBudget, Fusion, TeacherSequences
 from orchestrator.records.clock import BLENDED, PLAIN
 
 KnobItems = tuple[tuple[str, Any], ...]
@@ -59,6 +59,9 @@ ZONE = 0.3
 # Shares of the full generations that every checkpoint got at once in the simulations.
 SIMULATED_FIRST_RUNG, SIMULATED_FIRST_RUNG_WITH_ZONE = 1 / 32, 1 / 64
 SIMULATED_GENERATIONS = 126_336  # of one checkpoint under the full protocol
+# Times that a keyed sampler takes the batch of a budget, mean over the steps of trials on the embedded
+# worlds (docs/methods.md).
+BATCH_PASSES = 2.0
 
 
 # --- training steps ---
@@ -68,12 +71,14 @@ class StepWork(NamedTuple):
     """The work of a training step, as far as methods differ in it.
 
     `kind` is BLENDED, PLAIN or SUPERVISED. Responses are cut after `limit` tokens; None stands for
-    the setup's limit. While blending, the teacher itself writes a `share` of the responses.
+    the setup's limit. While blending, the teacher itself writes a `share` of the responses. A `solved`
+    step samples its batch again for the β of its budget, where the sampler is keyed.
     """
 
     kind: str
     limit: int | None = None
     share: float = 0.0
+    solved: bool = False
 
 
 def teacher_online_steps(unit: Unit) -> int:
@@ -136,6 +141,8 @@ def _work(method: str | None, knobs: dict[str, Any], step: int, longest: int) ->
             return work._replace(share=share)
         case Fusion(alpha) if alpha == 1:
             return work._replace(share=1.0)
+        case BatchBudget():
+            return work._replace(solved=True)
     return work
 
 

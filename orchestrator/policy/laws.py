@@ -9,14 +9,17 @@ Shapes: B rows (prefixes), V vocabulary rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from orchestrator.policy import speculation
 from orchestrator.policy.spec import (
+    BatchBudget,
     Fusion,
     Mixture,
     Student,
@@ -65,7 +68,7 @@ def solve(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
     path = _Path.between(log_p, log_q)
     best = _search(path, epsilon)
     _try_teacher(path, best, epsilon)
-    log_mu = torch.addcmul(path.log_p, path.ratio, best.beta[:, None]).sub_(best.log_mass[:, None])
+    log_mu = path.policy(best.beta, best.log_mass)
     # At the ends μ is p or q exactly, not up to rounding: a draft of p is then never rejected.
     stays = best.beta == 0
     if bool(stays.any()):
@@ -139,6 +142,10 @@ class _Path:
         mean = tilted.sum(-1) / total
         variance = ((tilted * ratio).sum(-1) / total - mean.square()).clamp_min(0.0)
         return _Moments((beta * mean - log_mass).clamp_min(0.0), variance, log_mass)
+
+    def policy(self, beta: Tensor, log_mass: Tensor) -> Tensor:
+        """log μ_β of all rows (B, V), from β and A(β) of each."""
+        return torch.addcmul(self.log_p, self.ratio, beta[:, None]).sub_(log_mass[:, None])
 
 
 @dataclass(frozen=True)
@@ -241,6 +248,65 @@ def _inside(bracket: _Bracket, rows: Tensor, guess: Tensor) -> Tensor:
     return torch.where((guess > low) & (guess < high), guess.clamp_max(1.0), middle)
 
 
+# --- the one β of a batch whose mean KL(μ‖p) is a budget ---
+#
+# With the prefixes i held fixed, the minimum of mean KL(μ_i‖q_i) under mean KL(μ_i‖p_i) ≤ ε has one
+# multiplier λ for all of them. Its stationary point is (1 + λ)·log μ_i = log q_i + λ·log p_i + c_i:
+# μ_i ∝ p_i^(1−β) q_i^β with the same β = 1/(1 + λ) at every prefix.
+#
+# A batch is sampled with some β and measured; each measurement gives the next β.
+
+
+TOLERANCE = 0.02  # of a batch's mean KL, relative to its budget
+MOST_PASSES = 4  # most times that one batch is sampled
+_LARGEST_CHANGE = 8.0  # factor of β from one pass to the next
+_LEAST_BETA = 1e-6
+
+
+class Pass(NamedTuple):
+    """What a batch measured that was sampled with one β: means over its tokens, in nats.
+
+    `slope` is dKL(μ_β‖p)/dβ = β·Var_{μ_β}[r] with the prefixes held fixed.
+    """
+
+    beta: float
+    kl: float
+    slope: float
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> Pass:
+        """The pass behind a row of `metrics.jsonl`."""
+        return Pass(row["beta"], row["behavior_kl"], row["kl_slope"])
+
+    def fits(self, epsilon: float) -> bool:
+        """Whether its mean KL is ε within TOLERANCE, or less where μ is the teacher already."""
+        return abs(self.kl - epsilon) <= TOLERANCE * epsilon or (self.beta == 1 > self.kl / epsilon)
+
+
+def next_beta(passes: Sequence[Pass], epsilon: float) -> float:
+    """The β with which to sample next, in (0, 1], for the mean KL ε > 0 after at least one pass.
+
+    It is Newton's step on √(2·KL) from the last pass, as in `solve`, by a factor of at most
+    _LARGEST_CHANGE. Where earlier passes bracket the root, it stays inside of their bracket.
+    """
+    beta, kl, slope = passes[-1]
+    guess = math.inf  # KL says nothing of where the root is, as where p = q
+    if kl > 0 and slope > 0:
+        root = math.sqrt(2 * kl)
+        guess = beta + (math.sqrt(2 * epsilon) - root) * root / slope
+    guess = min(max(guess, beta / _LARGEST_CHANGE, _LEAST_BETA), beta * _LARGEST_CHANGE, 1.0)
+    low = max((each.beta for each in passes if each.kl <= epsilon), default=0.0)
+    # The mean KL need not grow with β: other tokens lead to other prefixes.
+    above = [each.beta for each in passes if each.kl > epsilon and each.beta > low]
+    high = min(above, default=math.inf)
+    return guess if low < guess < high else (low + min(high, 1.0)) / 2
+
+
+def closest(passes: Sequence[Pass], epsilon: float) -> Pass:
+    """The pass whose mean KL is closest to ε; the first of equals."""
+    return min(passes, key=lambda each: abs(each.kl - epsilon))
+
+
 # --- the law of each behavior: the student's log p and the teacher's log q at a prefix → log μ ---
 
 
@@ -282,6 +348,23 @@ def trust_region_law(behavior: TrustRegion, log_p: Tensor, log_q: Tensor | None)
     return Law(
         solved.log_mu, {"beta": solved.beta, "teacher_feasible": feasible, "behavior_kl": solved.kl}
     )
+
+
+@law.register
+def batch_budget_law(behavior: BatchBudget, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """μ ∝ p^(1−β)·q^β with the batch's β; μ = p where all ids of one model are excluded by the other."""
+    assert log_q is not None
+    path = _Path.between(log_p, log_q)
+    beta = torch.full_like(path.mean, behavior.beta)
+    point = path.moments(beta)
+    log_mu = path.policy(beta, point.log_mass)
+    slope = beta * point.variance
+    if behavior.beta == 1:  # q exactly, as in `solve`
+        log_mu = torch.where(path.outside[:, None], log_mu, log_q)
+    apart = path.jump.isinf()
+    log_mu = torch.where(apart[:, None], log_p, log_mu)
+    kl, slope = (torch.where(apart, 0.0, each) for each in (point.kl, slope))
+    return Law(log_mu, {"beta": beta, "behavior_kl": kl, "kl_slope": slope})
 
 
 @law.register

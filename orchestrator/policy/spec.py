@@ -161,6 +161,24 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class BatchBudget:
+    """μ ∝ p^(1−β)·q^β with the one β at which the mean KL(μ‖p) of a batch's tokens is ε nats.
+
+    The trial solves β (`laws.next_beta`), which lies in (0, 1]; until then `beta` is a first guess.
+    """
+
+    epsilon: float
+    beta: float = 0.5
+    needs_teacher = True
+    measures = ("beta", "behavior_kl", "kl_slope")
+
+    @property
+    def acceptance_guess(self) -> float:
+        # Pinsker's bound is concave in the budget, so it holds for the means of a batch as well.
+        return least_acceptance(self.epsilon)
+
+
+@dataclass(frozen=True)
 class TeacherSequences:
     """Each response comes whole from the teacher with probability `share`, else from the student.
 

@@ -171,15 +171,19 @@ class Column:
 
 
 COLUMNS: Mapping[str, Column] = {
-    # What the law of the trust region measures at each prefix: `policy/laws.py`.
+    # What the laws of KL budgets measure at each prefix: `policy/laws.py`.
     "beta": Column(
-        "Blending weight β* of the trust region, mean over tokens.", "", Steps.MEASURED,
+        "Blending weight β* that spends a KL budget, of a prefix or of the whole batch, mean over tokens.", "",
+        Steps.MEASURED,
         panel="share of the teacher β*", figure=r"mean $\beta^*$", heading="β*", decimals=3,
     ),
     "teacher_feasible": Column(
         "Prefixes at which the teacher itself lies in the trust region.", "share", Steps.MEASURED,
         panel="prefixes where the teacher itself is in the ball",
         figure="teacher inside (%)", heading="Teacher inside (%)", decimals=1,
+    ),
+    "kl_slope": Column(
+        "dKL(μ‖p)/dβ at a prefix, mean over tokens: gives the next batch its β.", "nats", Steps.MEASURED,
     ),
     # How far a blended rollout is from the student, and how many of its drafts survived:
     # `engines/common/rounds.py`, `workers/digests.py`.
@@ -320,6 +324,8 @@ STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     REWARD: "seconds of waiting for the grader",
     LEARN: "seconds of an update",
 }
+# A TRAIN row of a step that solves the β of its batch says how often the batch was sampled for it.
+PASSES = "passes"
 # On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all
 # processes of the GPU used together, and what `engines.budget` grants them.
 PEAK_GIB, BUDGET_GIB = "peak_gib", "budget_gib"

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet, load_training_set
 from orchestrator.engines.budget import Situation, scores_beside
+from orchestrator.engines.catalog import ENGINES, sampler_of
 from orchestrator.engines.common.causal import open_tokenizer
 from orchestrator.engines.device import PeakWatch, granted, watch_gpu
 from orchestrator.errors import NotFinite, WrongWeights
@@ -30,14 +31,16 @@ from orchestrator.grading.grader import Grader, shared_grader
 from orchestrator.liveness import heartbeat
 from orchestrator.liveness.processes import described
 from orchestrator.models.folders import complete_settings
+from orchestrator.policy import laws
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
+from orchestrator.policy.spec import BatchBudget, Behavior, Objective, Student, TrustRegion
 from orchestrator.records.log import (
     BUDGET_GIB,
     HELD_OUT,
     LEARN,
     MEASURE,
     OPENING,
+    PASSES,
     PEAK_GIB,
     READING,
     REWARD,
@@ -101,23 +104,15 @@ class TrainingStep:
             rollouts, sampled = roles.call_for_two(
                 "teacher", TeacherWorker.sample, requests, traced
             )
+            digest, notes = sampled.get(), {}
         else:
-            behavior = behavior_at(unit.method, unit.knobs, step)
+            behavior = self.behavior(step)
             scored = self.scores_beside(step, behavior)
             if scored:
                 self.trial.start(step, "teacher")
                 clock.skip()
             refresh(roles, step)
-            rollouts, sampled = roles.call_for_two(
-                "rollout",
-                RolloutWorker.sample,
-                requests,
-                behavior,
-                response_limit(unit.method, unit.knobs, step, training.max_response_tokens),
-                traced,
-                scored,
-            )
-        digest = sampled.get()
+            rollouts, digest, notes = self.sample(step, requests, behavior, traced, scored)
         clock.lap(ROLLOUT)
         # No objective uses rewards, so grading takes place beside scoring and learning: REWARD is
         # the time that these do not hide.
@@ -136,8 +131,49 @@ class TrainingStep:
             self.run.write_samples(step, samples)
         place = self.trial.places["learner"]
         self.run.append_timing(
-            {"step": step, "phase": TRAIN, **clock.laps, **place, **self.memory(step, clock)}
+            {"step": step, "phase": TRAIN, **clock.laps, **notes, **place}
+            | self.memory(step, clock)
         )
+
+    def behavior(self, step: int) -> Behavior:
+        """The behavior of a step; that of a batch's budget with the β that the last batch suggests.
+
+        The suggestion rests on rows of `metrics.jsonl` alone, so a resumed trial goes on alike.
+        """
+        behavior = behavior_at(self.spec.unit.method, self.spec.unit.knobs, step)
+        if isinstance(behavior, BatchBudget) and step > 0:
+            last = laws.Pass.of(self.run.metrics()[-1])
+            return BatchBudget(behavior.epsilon, laws.next_beta([last], behavior.epsilon))
+        return behavior
+
+    def sample(
+        self, step: int, requests: list[Request], behavior: Behavior, traced: int, scored: bool
+    ) -> tuple[Handle[Rollouts], RolloutDigest, dict[str, int]]:
+        """Rollouts, their digest, and keys for the clock.
+
+        The batch of a budget is sampled until its mean KL fits, each time with a better β, and the
+        closest pass counts. On an engine that is not keyed only the first step does so: its passes
+        differ by chance, and to choose among them would choose by chance.
+        """
+        unit, setup = self.spec.unit, self.spec.setup
+        longest = response_limit(unit.method, unit.knobs, step, setup.training.max_response_tokens)
+        engine = ENGINES[sampler_of(setup.engine.sampler, behavior.needs_teacher)]
+        most = laws.MOST_PASSES if engine.keyed or step == 0 else 1
+        passes: list[laws.Pass] = []
+        kept: tuple[Handle[Rollouts], RolloutDigest] | None = None
+        while True:
+            asked = requests, behavior, longest, traced, scored
+            rollouts, sampled = self.roles.call_for_two("rollout", RolloutWorker.sample, *asked)
+            digest = sampled.get()
+            if not isinstance(behavior, BatchBudget):
+                return rollouts, digest, {}
+            epsilon = behavior.epsilon
+            passes.append(laws.Pass.of(digest.behavior))
+            if kept is None or laws.closest(passes, epsilon) is passes[-1]:
+                kept = rollouts, digest
+            if passes[-1].fits(epsilon) or len(passes) == most:
+                return kept[0], kept[1], {PASSES: len(passes)}
+            behavior = BatchBudget(epsilon, laws.next_beta(passes, epsilon))
 
     def scores_beside(self, step: int, behavior: Behavior) -> bool:
         """Whether the teacher scores rollouts while others are sampled."""
@@ -272,7 +308,10 @@ class TrainingStep:
         if unit.is_supervised or "sampler_kl" not in learned or "rounding" in self.noted:
             return
         behavior = behavior_at(unit.method, unit.knobs, step)
-        if isinstance(behavior, TrustRegion) and behavior.epsilon < learned["sampler_kl"]:
+        if (
+            isinstance(behavior, TrustRegion | BatchBudget)
+            and behavior.epsilon < learned["sampler_kl"]
+        ):
             self.noted.add("rounding")
             self.run.log.line(
                 f"step {step}: ε {behavior.epsilon:.2g} nats is below the {learned['sampler_kl']:.2g} "

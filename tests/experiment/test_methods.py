@@ -29,6 +29,7 @@ from orchestrator.experiment.methods import (
 )
 from orchestrator.experiment.units import expand
 from orchestrator.policy.spec import (
+    BatchBudget,
     Bridge,
     FallingWithDiscrepancy,
     ForwardKL,
@@ -191,6 +192,20 @@ def test_fixed_epsilon_by_step() -> None:
     assert behavior_at("fixed_epsilon", {"epsilon": 0.0}, 0) == Student()
 
 
+def test_the_budget_of_a_batch_falls_as_that_of_a_prefix_does() -> None:
+    knobs = {"epsilon0": 0.02, "K": 25}
+    for step in range(25):
+        batch, prefix = (
+            behavior_at(method, knobs, step) for method in ("batch_budget", "trust_region")
+        )
+        assert isinstance(batch, BatchBudget)
+        assert isinstance(prefix, TrustRegion)
+        assert batch.epsilon == prefix.epsilon
+        assert batch.needs_teacher
+    assert [behavior_at("batch_budget", knobs, step) for step in (25, 26, 399)] == [Student()] * 3
+    assert behavior_at("batch_budget", {"epsilon0": 0.0, "K": 25}, 0) == Student()
+
+
 def test_skd_by_step() -> None:
     knobs = {"K": 15, "tau_T": 0.2}
     assert [behavior_at("skd", knobs, k) for k in (0, 14, 15, 399)] == [
@@ -258,6 +273,8 @@ UNFIT_OBJECTIVES = {"veto": "tail"} | dict.fromkeys(
 UNFIT_KNOBS: list[tuple[str, str, tuple[Any, ...]]] = [
     ("logit_fusion", "alpha0", (-0.1, 1.1, "high")),
     ("logit_fusion", "K", (0, 2.5)),
+    ("batch_budget", "epsilon0", (-0.1, math.inf, math.nan, "high")),
+    ("batch_budget", "K", (0, 2.5)),
     ("teacher_mixture", "w0", (-0.1, 1)),
     ("teacher_mixture", "K", (0, 2.5)),
     ("gkd", "teacher_share", (-0.1, 1.1)),

@@ -11,7 +11,13 @@ from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.lengths import LAWS, Lengths
 from orchestrator.planning.numbers import NOTHING, SCENARIOS, Scenario
 from orchestrator.planning.plan import Plan, PlannedUnit
-from orchestrator.planning.work import SUPERVISED, StepWork, work_left, work_of_kind
+from orchestrator.planning.work import (
+    BATCH_PASSES,
+    SUPERVISED,
+    StepWork,
+    work_left,
+    work_of_kind,
+)
 from orchestrator.records.log import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import by_hand
 from tests.planning.plans import FROM_RATES, known, planned
@@ -105,6 +111,25 @@ def test_the_teacher_passes_once_for_each_token_that_it_writes(
     assert step == pytest.approx(decoding_by_hand(share, scenario), rel=1e-6)
     blended = [count for work, count in work_left(only(method).unit, LIMIT).items() if work.share]
     assert sum(blended) == (400 if share else 0)
+
+
+@pytest.mark.parametrize(("engine", "passes"), [("sglang", 1.0), ("torch", BATCH_PASSES)])
+def test_a_batch_that_solves_its_budget_is_sampled_again_where_that_repeats_its_tokens(
+    engine: str, passes: float
+) -> None:
+    """Sampling alone is repeated: the learner has the work of any blended step."""
+    own = f"engine.sampler={engine}"
+    made = planned("confirm=null", own, *FROM_RATES, name="rivals-small")
+    for each in made.units:
+        if each.unit.method == "batch_budget":
+            horizon = each.unit.knobs["K"]
+            assert work_left(each.unit, LIMIT)[StepWork(BLENDED, solved=True)] == horizon
+    costs = made.costs["qwen3-0.6b"]
+    solved, plain = costs.step(BLENDED, solved=True), costs.step(BLENDED)
+    for scenario in SCENARIOS:
+        once = plain[ROLLOUT].at(scenario)
+        assert solved[ROLLOUT].at(scenario) == pytest.approx(passes * once)
+        assert solved[LEARN].at(scenario) == plain[LEARN].at(scenario)
 
 
 def decoding_by_hand(share: float, scenario: Scenario) -> float:

@@ -26,7 +26,9 @@ from orchestrator.grading.grader import Grade
 from orchestrator.liveness import heartbeat
 from orchestrator.models.identity import model_identity
 from orchestrator.models.recipes import build_embedded, make_tokenizer
+from orchestrator.policy.laws import TOLERANCE, Pass, next_beta
 from orchestrator.policy.randomness import Purpose
+from orchestrator.policy.spec import BatchBudget
 from orchestrator.records.rundir import CANARY, LEARNER_STATE, RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial import training_loop
@@ -290,7 +292,10 @@ class EndsInStep(Inline):
         return super().call(role, method, *arguments)
 
 
-@pytest.mark.parametrize("methods", [VANILLA, BLENDS], ids=str)
+BUDGET: Mapping[str, Any] = {"batch_budget": {"epsilon0": [0.004], "K": [2]}}
+
+
+@pytest.mark.parametrize("methods", [VANILLA, BLENDS, BUDGET], ids=str)
 def test_an_interrupted_trial_ends_with_the_bytes_of_an_undisturbed_one(
     methods: Mapping[str, Any], tmp_path: Path
 ) -> None:
@@ -432,6 +437,54 @@ def test_a_student_that_cannot_be_measured_goes_on_training(tmp_path: Path) -> N
     assert run.trained
     assert run.held_out() == []
     assert "step 1: not measured on held-out prompts: the student's" in (run.log_text() or "")
+
+
+# --- the batch of a budget ---
+
+
+class Asked(Inline):
+    """Roles that note the weight of each blended batch that is sampled."""
+
+    def __init__(self, spec: WorkerSpec):
+        super().__init__(spec)
+        self.betas: list[float] = []
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        if method is RolloutWorker.sample:
+            self.betas += [arguments[1].beta] if isinstance(arguments[1], BatchBudget) else []
+        return super().call(role, method, *arguments)
+
+
+def test_a_batch_is_sampled_until_its_mean_kl_is_the_budget(tmp_path: Path) -> None:
+    """The batch that counts is that of the last pass, and its β is logged."""
+    spec = worker_spec(tmp_path, ROWS, methods=BUDGET)
+    roles = Asked(spec)
+    run = attempt(spec, tmp_path / "runs", roles)
+    passes = [row["passes"] for row in run.timing() if row["phase"] == "train"]
+    assert sum(passes) == len(roles.betas)
+    assert passes[0] > 1
+    last = roles.betas[passes[0] - 1], roles.betas[-1]
+    for row, epsilon, beta in zip(run.metrics(), (0.004, 0.002), last, strict=True):
+        assert row["behavior_kl"] == pytest.approx(epsilon, rel=TOLERANCE)
+        assert row["beta"] == pytest.approx(beta, rel=1e-6)
+    # The second step begins where the row of the first one says.
+    first = Pass.of(run.metrics()[0])
+    assert roles.betas[passes[0]] == next_beta([first], 0.002)
+
+
+def test_an_engine_that_repeats_no_batch_goes_on_with_the_running_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {name: replace(info, keyed=False) for name, info in training_loop.ENGINES.items()}
+    monkeypatch.setattr(training_loop, "ENGINES", other)
+    spec = worker_spec(tmp_path, ROWS, methods=BUDGET)
+    run = attempt(spec, tmp_path / "runs", Inline(spec))
+    passes = [row["passes"] for row in run.timing() if row["phase"] == "train"]
+    assert passes[0] > 1
+    assert passes[1:] == [1]
+    assert run.metrics()[0]["behavior_kl"] == pytest.approx(0.004, rel=TOLERANCE)
+    first = Pass.of(run.metrics()[0])
+    assert run.metrics()[1]["beta"] == pytest.approx(next_beta([first], 0.002), rel=1e-6)
 
 
 # --- grading beside scoring and learning ---

@@ -18,7 +18,13 @@ from orchestrator.engines.torch import engine
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import NotFinite
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.policy.spec import Behavior, Student, TeacherInjection, TrustRegion
+from orchestrator.policy.spec import (
+    BatchBudget,
+    Behavior,
+    Student,
+    TeacherInjection,
+    TrustRegion,
+)
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, concatenate
 from tests import tiny
@@ -152,6 +158,8 @@ def test_measurements_are_those_of_the_law(behavior: Behavior) -> None:
             assert bool(measured["teacher_feasible"][row, t]) == (
                 reference.kl(log_q, log_p) <= behavior.epsilon
             )
+        if isinstance(behavior, BatchBudget):
+            assert float(measured["beta"][row, t]) == pytest.approx(behavior.beta)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
