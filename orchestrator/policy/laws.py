@@ -264,7 +264,7 @@ _LEAST_BETA = 1e-6
 
 
 class Pass(NamedTuple):
-    """What a batch measured that was sampled with one β: means over its tokens, in nats.
+    """Means over the tokens of a batch that was sampled with one β, in nats.
 
     `slope` is dKL(μ_β‖p)/dβ = β·Var_{μ_β}[r] with the prefixes held fixed.
     """

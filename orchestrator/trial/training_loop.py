@@ -303,7 +303,7 @@ class TrainingStep:
             self.run.log.line(f"step {step}: {note}")
 
     def note_rounding(self, step: int, learned: dict[str, float]) -> None:
-        """Log once that rounding moves the student's policy further than the trust region reaches."""
+        """Log once that rounding moves the student's policy further than its KL budget reaches."""
         unit = self.spec.unit
         if unit.is_supervised or "sampler_kl" not in learned or "rounding" in self.noted:
             return
@@ -316,7 +316,7 @@ class TrainingStep:
             self.run.log.line(
                 f"step {step}: ε {behavior.epsilon:.2g} nats is below the {learned['sampler_kl']:.2g} "
                 "nats between the sampler's and the learner's student (sampler_kl): from here on "
-                "rounding moves the policy further than the trust region reaches"
+                "rounding moves the policy further than the KL budget reaches"
             )
 
 
