@@ -239,6 +239,7 @@ class Setup(Section):
     """A student–teacher pair with its data, prompt and benchmarks (a file in `setups/`)."""
 
     title: Annotated[Text, "Name of the setup in tables and figures."] = ""
+    caveat: Annotated[Text | None, "A sentence that stands under each verdict on the setup."] = None
     student: Model = field(default_factory=Model)
     teacher: Model = field(default_factory=Model)
     tokenizer: Annotated[
@@ -417,6 +418,7 @@ class ExperimentFile(Section):
         "Names of setup files, first those in setups/ beside the experiment, "
         "then shipped; or whole setups by name.",
     ] = field(default_factory=list)
+    caveat: Annotated[Text | None, "Stands under each verdict, as those of setups do."] = None
     methods: Annotated[
         dict[Text, Any], "Methods with their knobs; a list of values is an axis of the grid."
     ] = field(default_factory=dict)
@@ -459,6 +461,7 @@ class Experiment:
     # Methods that do not use `seeds`.
     method_seeds: dict[str, list[int]] = field(default_factory=dict)
     confirm: Confirm = field(default_factory=Confirm)
+    caveat: str | None = None
     notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
 
     def seeds_of(self, method: str | None) -> list[int]:

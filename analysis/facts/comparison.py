@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from analysis.facts.assess import (
 )
 from analysis.facts.candidates import Candidate, Selected, select, select_settings
 from analysis.facts.evidence import Difference, Estimate, Verdict
-from analysis.facts.verdict import pair_verdict
+from analysis.facts.verdict import caveats, pair_verdict
 from analysis.labels import AVERAGE, BASE, order_methods, setup_title
 from orchestrator.experiment.axes import setting_text
 from orchestrator.selection.confirmation import with_confirmation
@@ -173,6 +173,7 @@ def _compare_in(
             gaps = differences({pair[0]: first}, second, drawn, chosen_from, name=pair[1])
             columns |= relabelled(gaps, known, pair[1])[pair[0]]
         judged = pair_verdict(study, pair, columns[AVERAGE], both)
+        judged = replace(judged, caveats=caveats(study.experiment) if judged.sentences else ())
         title = setup_title(setup, study.experiment.setups)
         found.append(MethodComparison(setup, title, pair, first, second, columns, judged, both))
     return found

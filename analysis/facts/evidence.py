@@ -370,16 +370,19 @@ class Advice:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences on the methods of each setup; `advice` where a method has a single seed."""
+    """Sentences on the methods of each setup; `advice` where a method has a single seed.
+
+    `caveats` are those of the setups and of the experiment, as their files give them.
+    """
 
     sentences: tuple[str, ...] = ()
     advice: Advice | None = None
+    caveats: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Sentences, reason and command, a line each, for forms without styles."""
-        if self.advice is None:
-            return list(self.sentences)
-        return [*self.sentences, self.advice.reason, self.advice.command]
+        """Sentences, caveats, reason and command, a line each, for forms without styles."""
+        said = [*self.sentences, *self.caveats]
+        return said if self.advice is None else [*said, self.advice.reason, self.advice.command]
 
 
 @dataclass(frozen=True)

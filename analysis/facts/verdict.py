@@ -26,7 +26,7 @@ from analysis.facts.evidence import (
 )
 from analysis.facts.intervals import CONFIDENCE
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
-from analysis.numbers import p_equation, p_text, signed
+from analysis.numbers import p_equation, p_text, signed, tenths_text
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.study import Study
@@ -38,6 +38,22 @@ SEEDS = 5  # as many as the advice asks for
 
 def verdict(known: Facts) -> Verdict:
     """Sentences on the differences to vanilla; empty until a setup has scores of two methods."""
+    found = _verdict(known)
+    return replace(found, caveats=caveats(known.experiment)) if found.sentences else found
+
+
+def caveats(experiment: Experiment) -> tuple[str, ...]:
+    """The sentences that the experiment and its setups put under each verdict."""
+    found: list[str] = [experiment.caveat] if experiment.caveat else []
+    for name, setup in experiment.setups.items():
+        if setup.caveat:
+            several = len(experiment.setups) > 1
+            prefix = f"{setup_title(name, experiment.setups)}: " if several else ""
+            found.append(prefix + setup.caveat)
+    return tuple(found)
+
+
+def _verdict(known: Facts) -> Verdict:
     study, experiment = known.study, known.experiment
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
@@ -63,6 +79,7 @@ def verdict(known: Facts) -> Verdict:
         confirmed = [row for row in known.confirmed if row.setup == name]
         judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(of_setup)
         complete = [row for row in confirmed if row.complete]
+        judged += _below_untrained(known, name, complete if confirms else of_setup)
         judged += _collapsed(complete, "are") if confirms else _collapsed(of_setup, "end")
         for sentence in [*judged, *_at_equal_cost(known, name)]:
             sentences.append(prefix + sentence)
@@ -71,6 +88,24 @@ def verdict(known: Facts) -> Verdict:
         settled = _settled(mean.difference, experiment.confirm.until)
         sentences.append(f"Mean of {mean.setups} setups: {judged[:-1]} ({settled}).")
     return Verdict(tuple(sentences), advice)
+
+
+def _below_untrained(
+    known: Facts, setup: str, rows: Sequence[RowEvidence | ConfirmedRow]
+) -> list[str]:
+    """A sentence on the methods whose students are worse than before their training."""
+    untrained = known.find(setup, BASE)
+    if untrained is None:
+        return []
+    before = untrained.columns[AVERAGE].score.value
+    worse = []
+    for row in rows:
+        after = row.columns[AVERAGE].score.value if row.columns else before
+        if after < before:
+            worse.append(f"{method_label(row.method)} {tenths_text(after)}")
+    if not worse:
+        return []
+    return [f"Worse than the untrained student's {tenths_text(before)}: {', '.join(worse)}."]
 
 
 def _at_equal_cost(known: Facts, setup: str) -> list[str]:

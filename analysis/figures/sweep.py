@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import ceil, isnan, nan
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -231,7 +232,9 @@ def draw_heat(
     axes.set_ylim(-0.5, len(budgets) - 0.5)
     label = f"{knobs['K'].symbol} (steps)"
     if vanilla is not None:
-        label += f"\npoints above or below vanilla's {100 * vanilla.mean:.1f}; colours end at ± {span:.2g}"
+        mean = f"{100 * vanilla.mean:.1f}"
+        note = f"points above or below vanilla's {mean}; colours end at ± {span:.2g}"
+        label = "\n".join([label, *wrap(note, int(panels.NOTE_LETTERS * 0.7 * width))])
     axes.set_xlabel(label, fontsize=8)
     axes.set_ylabel(f"{knobs['epsilon0'].symbol} (nats)")
     panels.set_title(figure, title)

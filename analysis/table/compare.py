@@ -91,12 +91,13 @@ def _has(knobs: Mapping[str, Any], given: Sequence[str]) -> bool:
 def verdict_of(comparisons: Sequence[MethodComparison]) -> Verdict:
     """The verdict on two methods; setups' titles precede sentences where setups differ."""
     advice, named, sentences = None, list[str](), dict[str, None]()
+    said = dict.fromkeys(line for each in comparisons for line in each.verdict.caveats)
     for comparison in comparisons:
         advice = advice or comparison.verdict.advice
         for sentence in comparison.verdict.sentences:
             sentences[sentence] = None
             named.append(f"{comparison.title}: {sentence}")
-    return Verdict(tuple(named if len(sentences) > 1 else sentences), advice)
+    return Verdict(tuple(named if len(sentences) > 1 else sentences), advice, tuple(said))
 
 
 def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
@@ -107,7 +108,7 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
         lines += [*sheet.to_markdown(sheet_of(comparison), aligned=True), ""]
     found = verdict_of(comparisons)
     paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in found.sentences)]
-    paragraphs += markdown_advice(found)
+    paragraphs += [*found.caveats, *markdown_advice(found)]
     return "\n".join([*lines, "\n\n".join(paragraphs)]) + "\n"
 
 
@@ -199,6 +200,7 @@ def to_json(comparisons: Sequence[MethodComparison]) -> str:
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES},
         "caption": explanation(comparisons),
         "verdict": list(found.sentences),
+        "caveats": list(found.caveats),
         "advice": asdict(found.advice) if found.advice else None,
     }
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"

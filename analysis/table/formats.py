@@ -56,6 +56,7 @@ def to_markdown(table: Table) -> str:
     lines += evidence_formats.markdown_blocks(table.facts, table.title) if table.facts else []
     last = [_markdown(note) for note in table.notes]
     last += [f"**{_markdown(sentence)}**" for sentence in table.verdict.sentences]
+    last += [_markdown(caveat) for caveat in table.verdict.caveats]
     last += markdown_advice(table.verdict)
     return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in last)
 
@@ -150,6 +151,7 @@ def to_json(table: Table) -> str:
         "rows": rows,
         "notes": list(table.notes),
         "verdict": list(table.verdict.sentences),
+        "caveats": list(table.verdict.caveats),
         "advice": asdict(table.verdict.advice) if table.verdict.advice else None,
         **evidence_formats.to_object(table.facts),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -177,10 +177,11 @@ def make_table(
     columns: list[TableColumn] = []
     cells: dict[str, list[Cell]] = {method: [] for method in methods}
     for setup, own in benchmarks.items():
+        unranked = {BASE, *_single_runs(facts, setup)}
         for column in _make_columns(setup, list(own), labels or {}, metric):
             columns.append(column)
             scored = {method: _look_up(values, method, column, own) for method in methods}
-            for method, cell in _make_cells(scored).items():
+            for method, cell in _make_cells(scored, unranked).items():
                 cells[method].append(cell)
     rows = [Row(method, method_label(method), tuple(cells[method])) for method in methods]
     return Table(tuple(columns), tuple(rows), tuple(notes), facts, titles or {}, verdict, metric)
@@ -211,18 +212,28 @@ def _look_up(
     return value
 
 
-def _make_cells(values: Mapping[str, Fraction | None]) -> dict[str, Cell]:
-    """Method → cell of one column; the untrained student is a reference and has no rank."""
+def _single_runs(facts: Facts | None, setup: str) -> set[str]:
+    """Methods with one training run beside others that are means of several: they have no rank."""
+    rows = [row for row in facts.rows if row.setup == setup] if facts else []
+    seeds = {row.method: row.seeds for row in rows}
+    single = {method for method, count in seeds.items() if count == 1}
+    return single if max(seeds.values(), default=1) > 1 else set()
+
+
+def _make_cells(
+    values: Mapping[str, Fraction | None], unranked: Collection[str]
+) -> dict[str, Cell]:
+    """Method → cell of one column; the untrained student, a reference, is among the `unranked`."""
     ranked = set[int]()
     for method, value in values.items():
-        if value is not None and method != BASE:
+        if value is not None and method not in unranked:
             ranked.add(round_to_tenths(value))
     # Ranked as printed: scores that round to the same tenth share a place.
     best, second, *_ = [*sorted(ranked, reverse=True), None, None]
     cells = {}
     for method, value in values.items():
         mark: Mark | None = None
-        if value is not None and method != BASE:
+        if value is not None and method not in unranked:
             tenths = round_to_tenths(value)
             mark = "best" if tenths == best else "second" if tenths == second else None
         cells[method] = Cell("" if value is None else tenths_text(value), value, mark)

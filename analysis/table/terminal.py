@@ -73,6 +73,7 @@ class TerminalTable:
             ("dim", captions),
             ("", table.notes),
             ("bold", table.verdict.sentences),
+            ("", table.verdict.caveats),
         ):
             if texts and not (self.brief and captions and texts is table.notes):
                 yield Text()

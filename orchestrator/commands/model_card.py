@@ -65,6 +65,7 @@ def model_card(exported: Exported) -> str:
         | {
             "matter": matter.to_yaml(),
             "name": name,
+            "caveat": setup.caveat,
             "method": " with ".join(filter(None, (method_title(row.method), row.setting))),
             "benchmarks": exported.setup.evaluation.benchmarks,
             "prompt": setup.prompt,

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if options.figures:
         write_figures(study, report.path.parent)
     lead = "All of it on one page, open it in a browser:"
-    print(*report.verdict.sentences, "", lead, sep="\n", file=sys.stderr)
+    print(*report.verdict.sentences, *report.verdict.caveats, "", lead, sep="\n", file=sys.stderr)
     print(report.path, flush=True)
     advice = report.verdict.advice
     if advice is not None:

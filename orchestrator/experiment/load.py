@@ -96,6 +96,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         seeds=file.seeds,
         method_seeds=asked.seeds,
         confirm=_with_confirmed_keys(file.confirm),
+        caveat=file.caveat,
         data_dir=file.data_dir,
         runtime=replace(file.runtime, placement=placement),
         notes=tuple(dict.fromkeys(notes)),
@@ -433,6 +434,8 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
     }
     if experiment.confirm.seeds:
         document["confirm"] = asdict(experiment.confirm)
+    if experiment.caveat is not None:
+        document["caveat"] = experiment.caveat
     document["data_dir"] = experiment.data_dir
     document["runtime"] = asdict(experiment.runtime)
     return document

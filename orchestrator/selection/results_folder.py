@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Evaluation, Experiment
+from orchestrator.config import Evaluation, Experiment, Setup
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
 from orchestrator.experiment.reading import from_here
@@ -32,8 +32,8 @@ from orchestrator.selection.study import Study
 SUBMITS = "submits.jsonl"
 SUBMIT_KEYS = ("at", "command", "user", "host", "version")
 # Overrides that change neither a row nor a number, and the keys of setups among them.
-NEUTRAL = ("runtime.", "data_dir=", "name=", "evaluation.keep_texts=")
-UNCOUNTED = {(Evaluation, "keep_texts"), (Shape, "parameters")}
+NEUTRAL = ("runtime.", "data_dir=", "name=", "evaluation.keep_texts=", "caveat=")
+UNCOUNTED = {(Evaluation, "keep_texts"), (Shape, "parameters"), (Setup, "caveat")}
 PICTURES = (".png", ".pdf")
 
 

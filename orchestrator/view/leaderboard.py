@@ -32,7 +32,9 @@ from orchestrator.view.panes import BESIDE, LiveTable, Pane, below
 METHOD, AVG, CONFIRMED, INTERVAL, AXIS = "Method", "Avg", "Confirmed", "Interval", ""
 SEEDS, STEP, SETTING = "Seeds", "Step", "Setting"
 LEAST_AXIS, WIDEST_AXIS = 13, 41  # characters of the drawn intervals
-ZERO, POINT, LINE, BLANK = "│", "●", "─", " "
+ZERO, BLANK = "│", " "
+# Line and point by what the interval is over: one run's is drawn lightly, since it is too narrow.
+STYLES = {"seeds": ("─", "●"), "problems": ("╌", "○")}
 BELOW, ABOVE = "◀", "▶"  # in place of the point, for a difference beyond the axis
 
 
@@ -107,6 +109,7 @@ class LeaderboardPane(Pane):
             # A sentence with a difference concerns one method, the others the whole table.
             if f"{placing.label} − " in sentence or " − " not in sentence:
                 lines.append(sentence)
+        lines += table.verdict.caveats
         lines += table.notes[:1] if table.notes and table.notes[0].startswith("partial") else ()
         for line in lines:
             text.append(f"\n{line}")
@@ -274,8 +277,9 @@ class IntervalAxis:
         if difference is None:
             return "".join(letters)
         interval, value = difference.estimate.interval, float(difference.estimate.value)
+        line, dot = STYLES[difference.estimate.over]
         for place in range(self.place(interval.low), self.place(interval.high) + 1):
-            letters[place] = LINE if letters[place] == BLANK else "┼"
-        point = BELOW if value < self.axis.low else ABOVE if value > self.axis.high else POINT
+            letters[place] = line if letters[place] == BLANK else "┼"
+        point = BELOW if value < self.axis.low else ABOVE if value > self.axis.high else dot
         letters[self.place(value)] = point
         return "".join(letters)

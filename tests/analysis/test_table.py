@@ -355,6 +355,7 @@ def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
         "bootstrap": None,
         "caption": [],
         "verdict": [],
+        "caveats": [],
         "advice": None,
     }
 
@@ -397,6 +398,7 @@ def test_a_table_without_scores_still_renders() -> None:
             "benchmarks",
             "caption",
             "verdict",
+            "caveats",
         )
     }
     nothing |= {"evidence": {kind: [] for kind in KINDS}}
