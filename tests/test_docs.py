@@ -479,14 +479,17 @@ def test_the_examples_of_the_help_are_commands(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("page", "heading"),
-    [(ROOT / "README.md", "## The result"), (DOCS / "read-the-table.md", "## Five seeds")],
+    ("page", "heading", "sweep"),
+    [
+        (ROOT / "README.md", "## The result", "derailing-rates"),
+        (DOCS / "read-the-table.md", "## Five seeds", "derailing-seeds"),
+    ],
 )
-def test_the_headline_is_that_of_the_stored_results(page: Path, heading: str) -> None:
-    """`tests/quoted/derailing-seeds.json` has the records of `trb table --format json` of the sweep
-    that both pages quote.
+def test_the_headline_is_that_of_the_stored_results(page: Path, heading: str, sweep: str) -> None:
+    """Files in `tests/quoted` have the records of `trb table --format json` of the sweeps that both
+    pages quote.
     """
-    stored = json.loads((ROOT / "tests/quoted/derailing-seeds.json").read_text("utf-8"))
+    stored = json.loads((ROOT / f"tests/quoted/{sweep}.json").read_text("utf-8"))
     text = page.read_text("utf-8").partition(heading)[2]
     for found in stored["confirmed"]:
         label = methods.method_label(found["method"])
@@ -504,3 +507,19 @@ def test_the_headline_is_that_of_the_stored_results(page: Path, heading: str) ->
         label = methods.method_label(found["method"])
         row = next(line for line in text.splitlines() if line.startswith(f"| {label}"))
         assert f"| {tenths_text(found['score'])} " in row, "what the setting was chosen by"
+
+
+def test_the_table_of_rates_is_that_of_the_stored_results() -> None:
+    """The records of `trb table --by setting --format json` of the same sweep."""
+    stored = json.loads((ROOT / "tests/quoted/derailing-rates.json").read_text("utf-8"))
+    page = (DOCS / "read-the-table.md").read_text("utf-8")
+    table = page.partition("### What the headline owes")[2].partition("| rate |")[2]
+    heading, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines()[:6]]
+    for found in stored["settings"]:
+        if found["method"] == methods.BASE:
+            continue
+        place = 1 + heading.index(methods.method_label(found["method"]))
+        rate = float(found["setting"].rpartition("lr=")[2])
+        [row] = [row for row in rows if float(row[0].partition(",")[0]) == rate]
+        reach = found["ci_high"] - found["score"]
+        assert row[place] == f"{tenths_text(found['score'])} ± {tenths_text(reach)}"
