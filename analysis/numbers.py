@@ -22,6 +22,16 @@ def signed(value: Fraction | float) -> str:
     return text.replace("-", "−") if text.startswith("-") or text == "0.0" else f"+{text}"
 
 
+def decimal_text(value: Fraction | float, decimals: int = 1, plus: bool = False) -> str:
+    """A value with so many decimals; one as by `tenths_text`, and by `signed` with a `plus`."""
+    if decimals == 1:
+        return signed(value) if plus else tenths_text(value)
+    text = f"{float(value):.{decimals}f}"
+    if not any(digit in text for digit in "123456789"):
+        return text.removeprefix("-")
+    return text.replace("-", "−") if text.startswith("-") else f"+{text}" if plus else text
+
+
 def p_text(value: float | None) -> str:
     """Three decimals; what would read as nothing is a bound, and what is not known is empty."""
     if value is None:

@@ -194,11 +194,11 @@ def differences(
             over_runs = significance.of_difference(own[method][key], spreads[key])
             gap = estimate(value, over_runs, replicates, -PERCENT)
             of = (sizes.get(method, 1), sizes.get(name, 1))
-            outcome = _outcome(runs, of, over_runs is not None, clocked)
+            outcome = decide(runs, of, over_runs is not None, clocked)
             gaps[method] = Difference(gap, runs, outcome, of)
             if over_runs is not None and outcome == "tested":
                 distributions[method] = over_runs
-        for method, gap in (gaps | _tested(gaps, distributions, level)).items():
+        for method, gap in (gaps | with_tests(gaps, distributions, level)).items():
             found[method][key] = gap
     return found
 
@@ -218,7 +218,9 @@ def to_reference(
     return differences(others, reference, drawn, sizes, level, clocked)
 
 
-def _outcome(runs: tuple[int, int], of: tuple[int, int], differ: bool, clocked: bool) -> Outcome:
+def decide(
+    runs: tuple[int, int], of: tuple[int, int], differ: bool, clocked: bool = False
+) -> Outcome:
     """Whether two scores are tested, over so many runs and the best of so many, or why not."""
     if 0 in runs:
         return "untrained"
@@ -231,7 +233,7 @@ def _outcome(runs: tuple[int, int], of: tuple[int, int], differ: bool, clocked: 
     return "clocked" if clocked else "tested"
 
 
-def _tested(
+def with_tests(
     gaps: Mapping[str, Difference], distributions: Mapping[str, TDistribution], level: float
 ) -> dict[str, Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""

@@ -18,6 +18,7 @@ from analysis.facts.evidence import (
     Difference,
     Estimate,
     Facts,
+    HeldOutRow,
     MeanDifference,
     RowEvidence,
     hours_or_minutes,
@@ -25,10 +26,11 @@ from analysis.facts.evidence import (
 from analysis.facts.intervals import CONFIDENCE
 from analysis.labels import AVERAGE, order_methods
 from analysis.numbers import signed, tenths_text
+from orchestrator.records.log import FIRST_BUCKET
 
 Value: TypeAlias = Estimate | Difference | Fraction | float | int | str | None
-EvidenceRow: TypeAlias = RowEvidence | ConfirmedRow | MeanDifference | CostRow
-BlockKind = Literal["selected", "responses", "confirmed", "across", "cost"]
+EvidenceRow: TypeAlias = RowEvidence | ConfirmedRow | MeanDifference | CostRow | HeldOutRow
+BlockKind = Literal["selected", "responses", "held_out", "confirmed", "across", "cost"]
 # Kinds of values: percent is in the unit of the table's scores in a CSV file.
 NumberKind = Literal["percent", "number", "count", "text"]
 
@@ -57,6 +59,7 @@ class EvidenceColumn:
     caption: str = ""
     always: bool = False
     text: Callable[[Any], str] | None = None
+    decimals: int = 1  # of an estimate or a difference as people see it
 
     def fields(self) -> dict[str, NumberKind]:
         """The names that programs know its numbers by, with their units."""
@@ -142,6 +145,19 @@ def _response(name: str, heading: str, unit: NumberKind, caption: str = "") -> E
         return row.columns[key].responses.get(name)
 
     return EvidenceColumn(name, heading, read, unit, "estimate", caption)
+
+
+def _held_out(name: str, heading: str, decimals: int = 3, caption: str = "") -> EvidenceColumn:
+    """A number of a checkpoint's responses to held-out prompts."""
+
+    def text(row: HeldOutRow) -> str:
+        value = getattr(row, name)
+        return "" if value is None else f"{value:.{decimals}f}"
+
+    def read(row: HeldOutRow, _: str) -> Value:
+        return getattr(row, name)
+
+    return EvidenceColumn(name, heading, read, "number", "plain", caption, text=text)
 
 
 def _cost(name: str, heading: str, decimals: int = 0) -> EvidenceColumn:
@@ -248,6 +264,45 @@ RESPONSES = (
     ),
     _response("tokens_wrong", "Tokens wrong", "number"),
 )
+NATS = 3  # decimals of a KL
+HELD_OUT = (
+    EvidenceColumn(
+        "kl",
+        "KL(p‖q)",
+        lambda row, _: row.kl,
+        "number",
+        "estimate",
+        "KL(p‖q): of the checkpoint's student from the teacher, nats a token, on its own responses "
+        "to training prompts that no trial takes; 0 is the teacher. ± over seeds holds for these "
+        "prompts, ±* is over the prompts of one run.",
+        decimals=NATS,
+    ),
+    EvidenceColumn(
+        "minus_vanilla",
+        GAP,
+        lambda row, _: row.difference,
+        "number",
+        "difference",
+        decimals=NATS,
+    ),
+    _held_out("first_kl", f"First {FIRST_BUCKET}"),
+    _held_out("start", "At start"),
+    _held_out(
+        "sequence_kl",
+        "A response",
+        1,
+        f"First {FIRST_BUCKET}: at these tokens of a response. At start: before the first step. A "
+        "response: KL of whole responses. Tail: mass outside of the student's top k ids, of student "
+        "and teacher.",
+    ),
+    _held_out("tail_student", "Tail p", 4),
+    _held_out("tail_teacher", "Tail q", 4),
+    _held_out("student_entropy", "Entropy p"),
+    _held_out("teacher_entropy", "Entropy q"),
+    _of_row("prompts", "Prompts"),
+    _of_row("step", STEP),
+    _of_row("setting", unit="text"),
+)
 CONFIRMED = (
     _of_column(
         "score",
@@ -316,6 +371,7 @@ COST = (
 COLUMNS: Mapping[BlockKind, Sequence[EvidenceColumn]] = {
     "selected": SELECTED,
     "responses": RESPONSES,
+    "held_out": HELD_OUT,
     "confirmed": CONFIRMED,
     "across": ACROSS,
     "cost": COST,
@@ -323,6 +379,7 @@ COLUMNS: Mapping[BlockKind, Sequence[EvidenceColumn]] = {
 TITLES: Mapping[BlockKind, str] = {
     "selected": "",
     "responses": "What pass@1 hides",
+    "held_out": "Distance from the teacher on held-out prompts",
     "confirmed": "Confirmed on seeds that took no part in choosing",
     "across": "Confirmed, the mean over all setups",
     "cost": "Cost of training up to the selected step, and scores at equal cost",
@@ -334,6 +391,7 @@ def rows_of(known: Facts, kind: BlockKind) -> list[Any]:
     rows: Mapping[BlockKind, Sequence[EvidenceRow]] = {
         "selected": known.rows,
         "responses": [row for row in known.rows if row.columns[AVERAGE].responses],
+        "held_out": known.held_out,
         "confirmed": known.confirmed,
         "across": known.across,
         "cost": known.costs,
@@ -355,7 +413,7 @@ def records(known: Facts, kind: BlockKind) -> list[dict[str, Any]]:
     found = []
     for row in rows_of(known, kind):
         # A mean over setups has no other column, and a cost is known before scores at it are.
-        alone = [AVERAGE] if kind in ("across", "cost") else []
+        alone = [AVERAGE] if kind in ("across", "cost", "held_out") else []
         for key in getattr(row, "columns", None) or alone:
             values: dict[str, Any] = {"method": row.method, "setup": row.setup, "benchmark": key}
             for column in COLUMNS[kind]:

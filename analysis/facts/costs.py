@@ -26,12 +26,12 @@ from orchestrator.config import Placement
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.records.clock import kept_steps, phase_seconds
-from orchestrator.records.log import EVALUATE, START, STEP_PARTS
+from orchestrator.records.log import EVALUATE, MEASURE, START, STEP_PARTS
 from orchestrator.records.rundir import ATTEMPTS, CONFIG, METRICS, TIMING, RunReader
 from orchestrator.selection.scores import evaluated_steps
 from orchestrator.selection.study import Study
 
-PHASES = (START, *STEP_PARTS, EVALUATE)
+PHASES = (START, *STEP_PARTS, MEASURE, EVALUATE)
 
 
 @dataclass(frozen=True)

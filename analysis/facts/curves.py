@@ -15,7 +15,7 @@ import numpy as np
 
 from analysis.facts.candidates import Candidate, Selected
 from analysis.labels import setup_title
-from orchestrator.experiment.methods import METHODS, REFERENCE
+from orchestrator.experiment.methods import METHODS, REFERENCE, behavior_at
 from orchestrator.experiment.units import Unit
 from orchestrator.records.log import Floats, auroc
 from orchestrator.records.rundir import ROLLOUTS, RunReader
@@ -233,6 +233,58 @@ def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> 
                 if row.get(key) is not None:
                     values.append(row[key])
     return {key: setting.series(curve) for key, curve in curves.items() if any(curve.values())}
+
+
+def distance_series(study: Study, setting: ScoredSetting) -> tuple[Series, Series]:
+    """KL(p‖q) on held-out prompts in nats: over steps, and at the last one over positions.
+
+    A bucket of positions stands at its last one. A run without a measurement adds nothing.
+    """
+    steps: Curve = defaultdict(list)
+    positions: Curve = defaultdict(list)
+    for unit in setting.units:
+        rows = study.reader(unit).held_out()
+        for row in rows:
+            if row.kl is not None:
+                steps[unit.first_batch + row.step].append(row.kl)
+        for bucket in rows[-1].positions if rows else ():
+            if bucket["kl"] is not None:
+                positions[bucket["last"]].append(bucket["kl"])
+    return setting.series(steps), setting.series(positions)
+
+
+def budgets(unit: Unit) -> dict[int, float]:
+    """Step → ε of the steps whose behavior has such a budget, by the method's schedule."""
+    found = {}
+    for step in range(unit.steps):
+        epsilon = getattr(behavior_at(unit.method, unit.knobs, step), "epsilon", None)
+        if epsilon is not None:
+            found[unit.first_batch + step] = float(epsilon)
+    return found
+
+
+def sequence_budgets(unit: Unit, rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Step → ε·T in nats: the budget of a token times the mean length of the step's responses.
+
+    KL(μ‖p) ≤ ε at each prefix, and the KL of a response is the expected sum of these, so that ε·T
+    bounds the logged `sequence_kl`. `rows` are those of `metrics.jsonl`; steps count from the first
+    batch of prompts.
+    """
+    of_token, found = budgets(unit), {}
+    for row in rows:
+        step, length = unit.first_batch + row["step"], row.get("response_length")
+        if step in of_token and length is not None:
+            found[step] = of_token[step] * length
+    return found
+
+
+def budget_series(study: Study, setting: ScoredSetting) -> Series:
+    """ε·T over the steps of a setting that has such a budget; see `sequence_budgets`."""
+    curve: Curve = defaultdict(list)
+    for unit in setting.units:
+        for step, budget in sequence_budgets(unit, study.reader(unit).metrics()).items():
+            curve[step].append(budget)
+    return setting.series(curve)
 
 
 def best_over_training(candidates: Iterable[Candidate], knobs: dict[str, Any]) -> SeedMean | None:

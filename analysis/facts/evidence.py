@@ -21,7 +21,7 @@ from orchestrator.selection.study import Study
 
 # Behind the reach of an interval over problems, which is no measure of other training runs.
 ONE_RUN = "*"
-Over = Literal["problems", "seeds"]  # what an interval lets vary
+Over = Literal["problems", "prompts", "seeds"]  # what an interval lets vary
 Depth = Literal["scores", "intervals", "all"]  # how much of the facts is computed
 
 
@@ -29,9 +29,10 @@ Depth = Literal["scores", "intervals", "all"]  # how much of the facts is comput
 class Estimate:
     """A score, or a difference of two, with its interval.
 
-    `over` is "seeds" for a t interval over training runs (`selection.significance`), and "problems"
-    for a bootstrap over the problems of the checkpoints (`facts.intervals`), which says nothing
-    of other training runs.
+    `over` is "seeds" for a t interval over training runs (`selection.significance`), "problems"
+    for a bootstrap over the problems of the checkpoints (`facts.intervals`), and "prompts" for a t
+    interval over held-out prompts (`facts.held_out`). The latter two say nothing of other training
+    runs.
     """
 
     value: Fraction
@@ -46,7 +47,7 @@ class Estimate:
     @property
     def reach(self) -> str:
         """`1.2`, the margin of an interval over seeds; `1.2*` of one over problems."""
-        return f"{tenths_text(self.margin)}{ONE_RUN if self.over == 'problems' else ''}"
+        return f"{tenths_text(self.margin)}{'' if self.over == 'seeds' else ONE_RUN}"
 
 
 # Why a difference has a p-value, or has none: a score of the untrained student has no seeds, the
@@ -264,6 +265,37 @@ class MeanDifference:
 
 
 @dataclass(frozen=True)
+class HeldOutRow:
+    """What a selected checkpoint's runs measured on held-out prompts (`records.log.HeldOut`).
+
+    All numbers are means over the runs `units`, in nats and shares in [0, 1]. The interval of `kl`
+    and of its difference to vanilla is over seeds, and over the prompts with a single run.
+    `first_kl` is the KL at the first tokens of a response, where no mistake has been made yet, and
+    `start` the KL before the first step. `prompts` counts the prompts of a run.
+    """
+
+    setup: str
+    method: str
+    knobs: dict[str, Any]
+    step: int
+    units: tuple[str, ...]
+    prompts: int
+    kl: Estimate
+    first_kl: float | None
+    start: float | None
+    sequence_kl: float | None
+    tail_student: float | None
+    tail_teacher: float | None
+    student_entropy: float | None
+    teacher_entropy: float | None
+    difference: Difference | None = None
+
+    @property
+    def setting(self) -> str:
+        return setting_text(self.knobs)
+
+
+@dataclass(frozen=True)
 class AtCost:
     """A score read off a method's trajectory at a cost, and its difference to vanilla's there."""
 
@@ -393,7 +425,8 @@ class Facts:
     `scores` maps setup and method to the exact scores in percent by column, by the `metric`. `rows`
     have the same with all that they rest on, by setup and method in the order of the table;
     `confirmed` has the confirmed checkpoints of the families that are settled by now,
-    `across` their differences to vanilla over several setups, `costs` what each cost. `missing`
+    `across` their differences to vanilla over several setups, `costs` what each cost, `held_out`
+    their distance from the teacher, for rows whose runs measured it. `missing`
     counts the units that still need training or samples.
     `notes` say what is missing or small, `verdict` what may be said of the methods. What the
     `depth` leaves out is empty, and `overview` None.
@@ -409,6 +442,7 @@ class Facts:
     confirmed: tuple[ConfirmedRow, ...] = ()
     across: tuple[MeanDifference, ...] = ()
     costs: tuple[CostRow, ...] = ()
+    held_out: tuple[HeldOutRow, ...] = ()
     missing: int = 0
     notes: tuple[str, ...] = ()
     verdict: Verdict = field(default_factory=Verdict)

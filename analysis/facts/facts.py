@@ -14,6 +14,7 @@ from analysis.facts.assess import across_setups, assess, confirmed_rows, exact_s
 from analysis.facts.candidates import Selected, read_counts, select
 from analysis.facts.costs import cost_rows
 from analysis.facts.evidence import Depth, Facts
+from analysis.facts.held_out import held_out_rows
 from analysis.facts.responses import with_responses
 from analysis.facts.verdict import verdict
 from analysis.labels import benchmark_label, method_label
@@ -65,7 +66,8 @@ def facts(
         found = replace(found, confirmed=confirmed, across=across)
     if not awaited and depth == "all":
         costs = tuple(cost_rows(study, chosen, cost))
-        found = replace(with_responses(study, found, chosen), costs=costs)
+        measured = tuple(held_out_rows(study, chosen))
+        found = replace(with_responses(study, found, chosen), costs=costs, held_out=measured)
     if depth == "all" and overview is None:
         found = replace(found, overview=status.overview(study))
     remarks = [] if metric == PASS_AT_1 else _about(metric, study, selected, chosen)

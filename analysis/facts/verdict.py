@@ -340,7 +340,7 @@ def explanation(known: Facts) -> list[str]:
         return []
     sentences = [*intervals_sentences(known), *captions(known, "selected")]
     sentences += [*_unequal_families(known.rows), *_about_collapses(known)]
-    for kind in ("responses", "confirmed", "across", "cost"):
+    for kind in ("responses", "held_out", "confirmed", "across", "cost"):
         sentences += captions(known, kind)
     return sentences
 

@@ -14,7 +14,7 @@ from analysis.figures.picture import Picture
 MAPPED = 3  # setups from which on the map is drawn; two are compared as well in the table
 # In the order of the report, after the trajectories. A heat map follows the sweep where there is a grid.
 FIGURES = (
-    *(training.cost, training.entropy),
+    *(training.distance, training.cost, training.entropy),
     *(sweep.picture, tradeoff.picture, training.diagnostics),
     *(probed.continuation, probed.overview),
 )

@@ -114,6 +114,61 @@ def trajectories(data: SetupRuns, wanted: Sequence[WantedSetting] = ()) -> Pictu
     )
 
 
+# --- distance from the teacher on held-out prompts ---
+
+DISTANCE = Caption(
+    "distance",
+    "Distance from the teacher",
+    "line charts of KL(p‖q) on held-out prompts for the best setting of each method, over optimizer steps and over the "
+    "position in a response",
+    "KL of the student from the teacher in nats a token, on the student's own responses to training prompts that no "
+    "trial takes, at the start and at each checkpoint; to the right at the last checkpoint by position in a response.",
+    "All lines answer the same prompts with the same random numbers. A small distance is no score: a student can be "
+    "close to its teacher on short or empty responses.",
+)
+
+
+@panels.styled()
+def draw_distance(
+    over_steps: Sequence[Series],
+    over_positions: Sequence[Series],
+    title: str,
+    note: str = "",
+    width: float = panels.WIDTH,
+) -> Figure:
+    """A line for each setting in nats, with the spread of its seeds, over steps and positions."""
+    figure = panels.new_figure(width, 3.6 if width > panels.NARROW else 4.2)
+    axes = figure.subplots(1, 2, squeeze=False)[0]
+    panels.plot_all(axes[0], over_steps)
+    panels.plot_all(axes[1], over_positions)
+    axes[0].set_ylabel("KL(p‖q), nats a token")
+    panels.step_axis(axes[0], over_steps)
+    axes[1].set_xscale("log", base=2)
+    axes[1].set_xlabel("up to this token of a response")
+    for panel in axes:
+        panel.set_ylim(bottom=0)
+    panels.set_title(figure, title)
+    panels.shared_legend(figure, [axes[0]], note)
+    return figure
+
+
+def distance(data: SetupRuns) -> Picture:
+    """The best setting of each method, as far as its runs measured themselves."""
+    over_steps: list[Series] = []
+    over_positions: list[Series] = []
+    for setting in data.best.values():
+        steps, positions = curves.distance_series(data.study, setting)
+        if steps.has_values:
+            over_steps.append(steps)
+            over_positions.append(positions)
+    if not over_steps:
+        missing = "no run has measured itself on held-out prompts"
+        return Picture(DISTANCE, data.name, missing=missing)
+    basis = scores_basis(data, over_steps)
+    drawing = partial(draw_distance, over_steps, over_positions, data.title, basis)
+    return Picture(DISTANCE, data.name, drawing, basis)
+
+
 # --- mean pass@1 against the cost of training: updates and time ---
 
 COST = Caption(
@@ -254,16 +309,21 @@ BEHAVIOR = [
     key for key, column in PANELS.items() if column.logged in (Steps.BLENDED, Steps.MEASURED)
 ]
 TRAINING = [key for key in PANELS if key not in BEHAVIOR]
+SPENT, BUDGET = "sequence_kl", r"budget $\varepsilon\cdot T$ of a response"
 REPLACED = "replaced"  # SKD replaces tokens at every step, so the panel has the axis of all steps
 
 
 @panels.styled()
 def draw_diagnostics(
-    columns: Mapping[str, Sequence[Series]], title: str, width: float = panels.WIDTH
+    columns: Mapping[str, Sequence[Series]],
+    title: str,
+    width: float = panels.WIDTH,
+    budgets: Sequence[Series] = (),
 ) -> Figure:
     """A panel for each column of PANELS that some run has, the behavior's above those of training.
 
     The quantities of blended steps have one axis of steps, and all others have one of all steps.
+    Beside the KL of a response stand the `budgets` ε·T, in nats.
     """
     across = 3 if width >= panels.NARROW else 2
     groups: list[list[str]] = [[], []]
@@ -284,6 +344,9 @@ def draw_diagnostics(
     for name, axes in shown.items():
         axes.set_axis_on()
         panels.plot_all(axes, columns[name], PANELS[name].factor)
+        for line in budgets if name == SPENT else ():
+            means, color = line.means(), panels.method_style(line.method)[0]
+            axes.plot(list(means), list(means.values()), "--", color=color, label=BUDGET)
         axes.set_title(PANELS[name].figure, fontsize=8)
         axes.ticklabel_format(axis="y", useOffset=False)
     for group in groups:
@@ -313,15 +376,19 @@ def _share_steps(group: Sequence[str], shown: Mapping[str, Axes], across: int) -
 def diagnostics(data: SetupRuns) -> Picture:
     """Draw the diagnostics of vanilla, the best trust-region setting and the best SKD setting."""
     columns: dict[str, list[Series]] = {key: [] for key in PANELS}
+    budgets: list[Series] = []
     seeds = 0
     for setting in data.best_of([*COMPARED, INJECTION]):
         keys = [REPLACED] if setting.method == INJECTION else list(PANELS)
         for key, line in curves.metric_series(data.study, setting, keys).items():
             columns[key].append(line)
             seeds = max(seeds, line.seeds)
+        budget = curves.budget_series(data.study, setting)
+        budgets += [budget] if budget.has_values else []
     if not seeds:
         missing = "no step of vanilla, skd or the chosen trust_region run has been logged yet"
         return Picture(DIAGNOSTICS, data.name, missing=missing)
     bands = f"Means over {seeds} seeds with bands of ±1 standard deviation."
     basis = bands if seeds > 1 else "One seed each."
-    return Picture(DIAGNOSTICS, data.name, partial(draw_diagnostics, columns, data.title), basis)
+    drawing = partial(draw_diagnostics, columns, data.title, budgets=budgets)
+    return Picture(DIAGNOSTICS, data.name, drawing, basis)

@@ -65,7 +65,7 @@ PLACEMENT = "Placement"
 COSTS = (
     *("Method", "Units", "All (s)", "Training step (s)", "Training tokens", "Teacher positions"),
     *("Evaluation tokens", PLACEMENT),
-    *(f"{phase.capitalize()} (s)" for phase in PHASES),
+    *(f"{phase.capitalize().replace('_', ' ')} (s)" for phase in PHASES),
 )
 
 

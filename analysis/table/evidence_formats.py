@@ -28,7 +28,7 @@ from analysis.facts.evidence import ONE_RUN, Difference, Estimate, Facts
 from analysis.facts.intervals import CONFIDENCE, REPLICATES, SPLITS
 from analysis.facts.verdict import explanation
 from analysis.labels import AVERAGE, method_label
-from analysis.numbers import p_text, signed, tenths_text
+from analysis.numbers import decimal_text, p_text, tenths_text
 from orchestrator.sheet import Cell, Sheet, to_markdown
 
 ESCAPES = str.maketrans({ONE_RUN: f"\\{ONE_RUN}"})  # of Markdown
@@ -58,8 +58,8 @@ def blocks(known: Facts | None) -> list[EvidenceBlock]:
     if known is None:
         return []
     found = []
-    # The selected checkpoints of a setup and their responses stand together.
-    kinds_of: list[tuple[BlockKind, ...]] = [KINDS[:2], *((kind,) for kind in KINDS[2:])]
+    # The selected checkpoints of a setup, their responses and their distances stand together.
+    kinds_of: list[tuple[BlockKind, ...]] = [KINDS[:3], *((kind,) for kind in KINDS[3:])]
     for kinds in kinds_of:
         for setup in ["", *known.experiment.setups]:
             for kind in kinds:
@@ -94,7 +94,8 @@ def row_cells(kind: BlockKind, row: EvidenceRow, key: str = AVERAGE) -> dict[str
     for column in COLUMNS[kind]:
         value = column.read(row, key) if column.heading else None
         if column.holds == "difference":
-            cells |= gap_cells(value if isinstance(value, Difference) else None)
+            gap = value if isinstance(value, Difference) else None
+            cells |= gap_cells(gap, column.decimals)
         elif column.heading:
             cells[column.heading.format(**words)] = _text(column, row, value)
     return cells
@@ -105,7 +106,7 @@ def _text(column: EvidenceColumn, row: EvidenceRow, value: Value) -> str:
         return column.text(row)
     if column.holds == "estimate":
         estimate = value if isinstance(value, Estimate) else None
-        return score_text(estimate) or str(getattr(row, "why_not", ""))
+        return score_text(estimate, column.decimals) or str(getattr(row, "why_not", ""))
     if column.unit == "percent" and isinstance(value, Fraction | float):
         return number_text(value)
     return "" if value is None else str(value)
@@ -125,15 +126,18 @@ def sheet_of(rows: Iterable[Mapping[str, str]], always: Collection[str] = ()) ->
     for row in rows:
         of_row = []
         for name in headings:
-            of_row.append(Cell(row[name], mark="faint" if PROBLEMS_ONLY in row[name] else None))
+            of_row.append(Cell(row[name], mark="faint" if row[name].endswith(" only") else None))
         cells.append(of_row)
     left = [place for place, name in enumerate(headings) if name in (METHOD, SETTING)]
     return Sheet(headings, cells, left)
 
 
-def score_text(score: Estimate | None) -> str:
+def score_text(score: Estimate | None, decimals: int = 1) -> str:
     """`86.4 ±1.5`; empty where the score is missing."""
-    return f"{tenths_text(score.value)} ±{score.reach}" if score else ""
+    if score is None:
+        return ""
+    mark = "" if score.over == "seeds" else ONE_RUN
+    return f"{decimal_text(score.value, decimals)} ±{decimal_text(score.margin, decimals)}{mark}"
 
 
 def number_text(value: Fraction | float | None) -> str:
@@ -141,16 +145,17 @@ def number_text(value: Fraction | float | None) -> str:
     return "" if value is None else tenths_text(value)
 
 
-def gap_cells(gap: Difference | None) -> dict[str, str]:
+def gap_cells(gap: Difference | None, decimals: int = 1) -> dict[str, str]:
     """Difference, interval and p by their headings; empty where there is no difference."""
     if gap is None:
         return {GAP: "", LIMITS: "", P: ""}
-    return {GAP: gap_text(gap), LIMITS: limits_text(gap), P: tested_text(gap)}
+    limits = limits_text(gap, decimals)
+    return {GAP: gap_text(gap, decimals), LIMITS: limits, P: tested_text(gap)}
 
 
-def gap_text(gap: Difference) -> str:
+def gap_text(gap: Difference, decimals: int = 1) -> str:
     """A difference: `+7.5 (1 seed)`, or `+7.5` where its interval is over seeds."""
-    text = signed(gap.estimate.value)
+    text = decimal_text(gap.estimate.value, decimals, plus=True)
     if gap.estimate.over == "seeds":
         return text
     caveats = {0: "no seeds", 1: "1 seed"}
@@ -163,11 +168,12 @@ def tested_text(gap: Difference) -> str:
     return UNEQUAL if unequal else p_text(gap.p_value)
 
 
-def limits_text(gap: Difference) -> str:
+def limits_text(gap: Difference, decimals: int = 1) -> str:
     """`[+1.2, +7.0]`; an interval that is not over seeds: `[+4.6, +10.4] problems only`."""
     within = gap.estimate.interval
-    text = f"[{signed(within.low)}, {signed(within.high)}]"
-    return text + PROBLEMS_ONLY if gap.estimate.over == "problems" else text
+    low, high = (decimal_text(limit, decimals, plus=True) for limit in (within.low, within.high))
+    text = f"[{low}, {high}]"
+    return text if gap.estimate.over == "seeds" else f"{text} {gap.estimate.over} only"
 
 
 def markdown_blocks(known: Facts, title: Callable[[str], str]) -> list[str]:
@@ -196,19 +202,33 @@ def comment_lines(known: Facts) -> Iterator[str]:
 
 
 # Name → unit of the numbers behind a cell of the table; the score itself stands in the cell.
+# Of the distance from the teacher, beside an average; other names would be taken for the score's.
+DISTANCE_UNITS: Mapping[str, NumberKind] = {
+    name: unit
+    for name, unit in units_of("held_out").items()
+    if name.startswith(("kl", "first_kl", "tail", "student", "teacher", "sequence"))
+}
 CELL_UNITS: Mapping[str, NumberKind] = {
-    name: unit for name, unit in units_of("selected", "responses").items() if name != "score"
+    **{name: unit for name, unit in units_of("selected", "responses").items() if name != "score"},
+    **DISTANCE_UNITS,
 }
 
 
 def cell_records(known: Facts | None) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Method, setup and benchmark of a cell → the numbers behind it by name."""
+    """Method, setup and benchmark of a cell → the numbers behind it by name.
+
+    The distance from the teacher stands at the average.
+    """
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     kinds: tuple[BlockKind, ...] = ("selected", "responses")
     for kind in kinds:
         for record in records(known, kind) if known else ():
             where = record["method"], record["setup"], record["benchmark"]
             found.setdefault(where, {}).update(record)
+    for record in records(known, "held_out") if known else ():
+        where = record["method"], record["setup"], record["benchmark"]
+        values = {name: record[name] for name in DISTANCE_UNITS}
+        found.setdefault(where, {}).update(values)
     return found
 
 

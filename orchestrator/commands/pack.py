@@ -45,6 +45,7 @@ from orchestrator.models.locate import ROLES, folder_of, record_path
 from orchestrator.monitor import status
 from orchestrator.planning.numbers import counted, size_text
 from orchestrator.records.files import file_sha256, pretty, sync
+from orchestrator.records.log import HELD_OUT
 from orchestrator.records.rundir import CHECKPOINTS, DONE, ROLLOUTS
 from orchestrator.records.slices import TEXTS
 from orchestrator.selection.results_folder import SUBMITS, content_digest, runs_digest, submits
@@ -96,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
             "--methods A,B packs those that are done"
         )
     for unit in study.units:
-        study.reader(unit).committed(ROLLOUTS)  # raises Damaged; the others were read before
+        for name in (ROLLOUTS, HELD_OUT):
+            study.reader(unit).committed(name)  # raises Damaged; the others were read before
     table = table_of(facts(as_opened(study), overview=overview))
     tables = {"table.md": formats.to_markdown(table), "table.json": formats.to_json(table)}
     packed = write_pack(study, output, tables, not options.no_texts)

@@ -31,6 +31,7 @@ from orchestrator.experiment.load import resolved_text
 from orchestrator.experiment.methods import BASE, known_method
 from orchestrator.planning.numbers import counted
 from orchestrator.records.files import write_once
+from orchestrator.records.log import HELD_OUT
 from orchestrator.records.provenance import provenance
 from orchestrator.records.rundir import DATA, METRICS, ROLLOUTS, RunReader
 from orchestrator.selection import scores
@@ -222,7 +223,7 @@ def first_difference(
     Compared are the logs of training, the checkpoint of one step by the sha256 that both runs have
     noted of its files, and its samples. Clocks and notes for people differ in every run.
     """
-    for name in (DATA, METRICS, ROLLOUTS):
+    for name in (DATA, METRICS, ROLLOUTS, HELD_OUT):
         before, now = ((run.path / name) for run in (packed, again))
         line = _first_line(_content(before), _content(now))
         if line is not None:

@@ -54,6 +54,7 @@ from orchestrator.engines.memory import (
     fitting_round,
     sequences_per_step,
 )
+from orchestrator.experiment.evaluation_protocol import held_out_prompts
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths
 from orchestrator.planning.numbers import NOTHING, Range, Scenario
 from orchestrator.planning.rates import (
@@ -89,7 +90,7 @@ from orchestrator.planning.work import (
     evaluation_generations,
 )
 from orchestrator.records.clock import BLENDED, PLAIN
-from orchestrator.records.log import EVALUATE, LEARN, ROLLOUT, SCORE
+from orchestrator.records.log import EVALUATE, LEARN, MEASURE, ROLLOUT, SCORE
 from orchestrator.rules import RoleName
 
 OTHER = "other"  # of a training step: work that keeps a trial's GPU waiting
@@ -97,7 +98,7 @@ PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state 
 # The parts of OTHER; the first two are PASSING.
 WEIGHTS, STATE, GRADE, DATA = "weights", "state", "grade", "data"
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
-PHASES = (*TRAINING_PHASES, EVALUATE)
+PHASES = (*TRAINING_PHASES, MEASURE, EVALUATE)  # MEASURE: on held-out prompts, by the trial
 DECODING: Mapping[str, Situation] = {
     BLENDED: "blending",
     PLAIN: "decoding",
@@ -172,6 +173,23 @@ class SetupCosts:
         """Seconds of one checkpoint's evaluation under the full protocol."""
         generations = evaluation_generations(self.setup)
         return Range.total(self.response(key) * count for key, count in generations.items())
+
+    @cached_property
+    def held_out_response(self) -> Range:
+        """Seconds of a response to a held-out prompt: sampled alone, then read by both models."""
+        responses = held_out_prompts(self.setup)
+        if not responses:
+            return NOTHING
+        work, read = StepWork(PLAIN), self.student.parameters / self.teacher.parameters
+
+        def planned(phase: str, rates: Scenario, lengths: Scenario) -> float:
+            of_step = self.training_lengths(lengths)
+            return self.phase_seconds(phase, work, responses, of_step, rates)
+
+        sampled, scored = (
+            self._measured(phase, PLAIN, partial(planned, phase)) for phase in (ROLLOUT, SCORE)
+        )
+        return (sampled + scored * (1 + read)) / responses
 
     @cached_property
     def start(self) -> Range:

@@ -40,11 +40,12 @@ from orchestrator.planning.work import (
     evaluation_generations,
     expected_share,
     family_size,
+    held_out_responses,
     teacher_online_steps,
     work_left,
 )
 from orchestrator.records.clock import BLENDED, PLAIN, RESCORE
-from orchestrator.records.log import EVALUATE
+from orchestrator.records.log import EVALUATE, MEASURE
 
 ALL_PHASES = (*PHASES, RESCORE)
 # What the document has of a unit itself, beside its `done` and its `resources`.
@@ -215,27 +216,34 @@ class Generated:
 
 
 def generated(plan: Plan) -> dict[str, Generated]:
-    """Responses of `training`, and of the `evaluation` if everything is evaluated in full."""
+    """Responses of `training`, to `held_out` prompts, and of the full `evaluation`."""
     needs = [planned.resources for planned in plan.units]
-    training, evaluation = [], []
+    training, held_out, evaluation = [], [], []
+    measured = most_measured = 0
     for name, costs in plan.costs.items():
         own = [planned.resources for planned in plan.of_setup(name)]
         training.append(Range.total(needed.expected_training_tokens for needed in own))
+        of_setup = sum(held_out_responses(each.unit, costs.setup) for each in plan.of_setup(name))
+        measured += of_setup
+        most_measured += of_setup * costs.setup.training.max_response_tokens
+        held_out.append(costs.tokens_under(None) * of_setup)
         checkpoints = sum(needed.checkpoints for needed in own)
         for benchmark, generations in evaluation_generations(costs.setup).items():
             evaluation.append(costs.evaluation_tokens(benchmark) * (generations * checkpoints))
     # Lengths are assumed of large models alone.
-    expected = (Range.total(training), Range.total(evaluation)) if plan.on_gpus else (None, None)
+    sums = [Range.total(each) for each in (training, held_out, evaluation)]
+    expected = sums if plan.on_gpus else [None, None, None]
     return {
         "training": Generated(
             sum(needed.training_generations for needed in needs),
             sum(needed.training_tokens for needed in needs),
             expected[0],
         ),
+        "held_out": Generated(measured, most_measured, expected[1]),
         "evaluation": Generated(
             sum(needed.evaluation_generations for needed in needs),
             sum(needed.evaluation_tokens for needed in needs),
-            expected[1],
+            expected[2],
         ),
     }
 
@@ -318,6 +326,7 @@ def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str,
     seconds |= costs.steps(works)
     if works:
         seconds[OTHER] += costs.start
+        seconds[MEASURE] = costs.held_out_response * held_out_responses(unit, costs.setup, first)
     return seconds
 
 
@@ -474,7 +483,7 @@ def _clock_hours(plan: Plan, left: bool) -> dict[str, Range]:
         gpus = plan.needs[unit_id].gpus
         case = id(hours), gpus
         if case not in known:
-            known[case] = Range.total(hours[phase] for phase in TRAINING_PHASES) / gpus
+            known[case] = Range.total(hours[phase] for phase in (*TRAINING_PHASES, MEASURE)) / gpus
         clock[unit_id] = known[case]
     return clock
 

@@ -40,6 +40,7 @@ from orchestrator.planning.plan import (
 )
 from orchestrator.planning.progress import Reason
 from orchestrator.planning.rates import RATES
+from orchestrator.records.log import MEASURE
 from orchestrator.selection.confirmation import LOOKS
 from orchestrator.sheet import Cell, Sheet, to_rich
 
@@ -149,7 +150,9 @@ def _responses(plan: Plan) -> list[str]:
     """Responses and tokens of training, and of the evaluation in full."""
     lines = []
     for what, made in generated(plan).items():
-        line = f"{what}: {made.generations:,} responses"
+        if not made.generations:
+            continue
+        line = f"{what.replace('_', ' ')}: {made.generations:,} responses"
         if made.expected_tokens is not None:
             line += f", {span_text(made.expected_tokens, short)} tokens expected"
         lines.append(f"{line}, {short(made.most_tokens)} tokens at most")
@@ -214,6 +217,7 @@ def _hours_table(plan: Plan, begun: bool) -> Table:
     known = {name: hours for name, hours in columns.items() if hours}
     budgets = sorted({setup.evaluation.budget for setup in plan.experiment.setups.values()})
     names = {"evaluate": f"evaluate, {' and '.join(budgets)}", "rescore": "fresh samples"}
+    names |= {MEASURE: "held-out prompts"}
     rows = []
     for phase in (*ALL_PHASES, TOTAL):
         texts = [names.get(phase, phase), *(hours_text(hours[phase]) for hours in known.values())]

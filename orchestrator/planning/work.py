@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.config import Setup
-from orchestrator.experiment.evaluation_protocol import full_samples, problems_wanted, rung_sizes
+from orchestrator.experiment.evaluation_protocol import (
+    full_samples,
+    held_out_prompts,
+    problems_wanted,
+    rung_sizes,
+)
 from orchestrator.experiment.methods import (
     METHODS,
     behavior_at,
@@ -166,6 +171,17 @@ def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
     if unit.is_trial:
         return len(checkpoint_steps(unit, setup))
     return 1 if unit.is_untrained else 0
+
+
+def held_out_responses(unit: Unit, setup: Setup, first: int = 0) -> int:
+    """Responses to held-out prompts that a trial takes from step `first` on.
+
+    It measures itself at its start and at each checkpoint; other units never do.
+    """
+    if not unit.is_trial:
+        return 0
+    later = [step for step in checkpoint_steps(unit, setup) if step > first]
+    return held_out_prompts(setup) * (len(later) + (first == 0))
 
 
 def evaluation_generations(setup: Setup) -> dict[str, int]:

@@ -194,7 +194,7 @@ COLUMNS: Mapping[str, Column] = {
     ),
     "sequence_kl": Column(
         "KL(μ‖p) summed over a response, mean over responses.", "nats", Steps.BLENDED,
-        panel="KL(μ‖p) of a sequence, nats",
+        panel="KL(μ‖p) of a sequence, nats", figure="response KL (nats)",
     ),
     "acceptance": Column(
         "Probability that a draft of the student survives, mean over tokens.", "share", Steps.BLENDED,
@@ -312,7 +312,7 @@ def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
 # checkpoint. A row is written when its work is done. `at` is that time; `host`, `process` and `gpu`
 # did the work.
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
-MEASURE = "held out"  # sampling and scoring of the held-out prompts at a checkpoint, in `seconds`
+MEASURE = "held_out"  # sampling and scoring of the held-out prompts at a checkpoint, in `seconds`
 EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
 # The parts of a training step: keys of a TRAIN row, in seconds. SCORE is next to nothing after a
 # blended rollout, which the teacher scored while decoding, and no key of a step that the teacher does

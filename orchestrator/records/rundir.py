@@ -189,7 +189,7 @@ class RunReader:
 
     def held_out(self) -> list[HeldOut]:
         """The committed measurements on held-out prompts, by step; none of an older run."""
-        return [HeldOut(**row) for row in self.committed(HELD_OUT)]
+        return self.once("held out", lambda: [HeldOut(**row) for row in self.committed(HELD_OUT)])
 
     def committed(self, log: str) -> list[dict[str, Any]]:
         """Rows of a log that no later truncation can take back."""

@@ -21,6 +21,7 @@ with warnings.catch_warnings():
 
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
+from orchestrator.experiment.evaluation_protocol import held_out_prompts
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.experiment.units import Unit, digest
 from orchestrator.records.log import (
@@ -124,6 +125,8 @@ def _sections(study: Study) -> Iterator[ws.Section]:
         *benchmarks.values(),
         *panels(["reward"]),
     ]
+    if any(map(held_out_prompts, study.experiment.setups.values())):
+        accuracy.append(Panel("KL(p‖q) on held-out prompts, nats a token", ("held_out/kl",)))
     best = wr.BarPlot(
         title="best checkpoint, mean pass@1",
         metrics=["best_score"],
@@ -135,6 +138,9 @@ def _sections(study: Study) -> Iterator[ws.Section]:
     for name, steps in SECTIONS.items():
         columns = [key for key in COLUMNS if key in logged - {"reward"}]
         shown = panels([key for key in columns if COLUMNS[key].logged in steps])
+        if name == "trust region" and "beta" in logged:
+            spent = ("train/sequence_kl", "train/sequence_budget")
+            shown.append(Panel("KL(μ‖p) of a sequence and its budget ε·T, nats", spent))
         if name == "training":
             shown += [Panel(STEP_PARTS[part], (f"time/{part}",)) for part in SECONDS]
         yield _section(name, _plots(shown))

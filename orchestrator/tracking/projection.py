@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from analysis.facts.curves import sequence_budgets
 from analysis.facts.provenance import leaves
 from analysis.facts.units import UnitScores, step_clocks, unit_scores
 from analysis.labels import AVERAGE
@@ -79,10 +80,16 @@ class Results:
         return [self.tables, self.notes]
 
 
+DISTANCES = (  # of a row of held_out.jsonl
+    *("kl", "kl_error", "sequence_kl", "tail_student", "tail_teacher"),
+    *("student_entropy", "teacher_entropy", "response_length"),
+)
+
+
 def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
     """Project a unit; `state` is one of `unit_status.STATES`, `goes_on` is True within a sweep."""
     scores = unit_scores(run, evaluation_protocol.evaluation_ids(setup))
-    rows = projected_rows(run, scores)
+    rows = projected_rows(run, scores, unit)
     summary = {"state": state} | (_best(scores) if unit.has_scores else {})
     return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on), run)
 
@@ -99,17 +106,21 @@ def outcome(state: str, goes_on: bool) -> str:
     return OPEN if goes_on else FAILED
 
 
-def projected_rows(run: RunReader, scores: UnitScores) -> dict[int, dict[str, Any]]:
-    """Rows by step k: metrics of update k, its seconds, scores of the checkpoint after it.
+def projected_rows(run: RunReader, scores: UnitScores, unit: Unit) -> dict[int, dict[str, Any]]:
+    """Rows by step k: metrics of update k, its seconds, scores and distance of the checkpoint after it.
 
-    A row is final once training went past its step; until then it may still get a score.
+    The budget ε·T stands beside the KL that a trust region spent on a response. A row is final once
+    training went past its step; until then it may still get a score.
     """
     rows: dict[int, dict[str, Any]] = defaultdict(dict)
-    for metrics in run.committed_metrics():
+    logged = run.committed_metrics()
+    for metrics in logged:
         row = rows[metrics["step"]]
         for key, value in metrics.items():
             if key != "step" and value is not None:
                 row[f"train/{key}"] = value
+    for step, budget in sequence_budgets(unit, logged).items():
+        rows[step - unit.first_batch]["train/sequence_budget"] = budget
     # Clock times are noted before the commit, so some may belong to steps that a kill undid.
     for step, clock in step_clocks(run).items():
         if step in rows:
@@ -118,6 +129,10 @@ def projected_rows(run: RunReader, scores: UnitScores) -> dict[int, dict[str, An
     for step, of_step in scores.by_step.items():
         for key, score in of_step.items():
             rows[step][f"eval/{'mean' if key == AVERAGE else key}"] = float(score)
+    for measured in run.held_out():
+        for name in DISTANCES:
+            if (value := getattr(measured, name)) is not None:
+                rows[measured.step][f"held_out/{name}"] = value
     # W&B takes each step once: a row that was sent cannot get the score of a later evaluation.
     return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
 

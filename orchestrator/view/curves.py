@@ -17,6 +17,9 @@ from textual_plotext import PlotextPlot
 from analysis.facts.curves import (
     ScoredSetting,
     base_scores,
+    budget_series,
+    budgets,
+    distance_series,
     metric_series,
     read_settings,
     score_series,
@@ -24,8 +27,7 @@ from analysis.facts.curves import (
 from analysis.facts.evidence import Facts
 from analysis.labels import BASE, method_label
 from analysis.table.model import Table
-from orchestrator.experiment.methods import PROPOSED, REFERENCE, behavior_at
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.records.log import COLUMNS
 from orchestrator.selection.study import Study
 from orchestrator.view.leaderboard import placings
@@ -33,6 +35,7 @@ from orchestrator.view.panes import Pane
 from orchestrator.view.reading import Progress
 
 SCORE, LEAD, EPSILON = "score", "lead", "epsilon"
+DISTANCE, BUDGET = "distance", "budget"
 FIRST = ("loss", EPSILON, "acceptance")  # after the scores; then the other columns as they stand
 # On dark ground: the first seven are told apart with any colour vision (Okabe and Ito, 2008).
 PALETTE = (
@@ -193,6 +196,7 @@ def quantities() -> list[Quantity]:
     found = {
         SCORE: Quantity(SCORE, "pass@1 of checkpoints (%)", 100.0),
         LEAD: Quantity(LEAD, "pass@1 of checkpoints minus vanilla's (points)", 100.0),
+        DISTANCE: Quantity(DISTANCE, "KL(p‖q) of checkpoints on held-out prompts (nats)"),
     }
     for key in (*FIRST, *COLUMNS):
         # Keys of FIRST come again among the columns, and keep their first place.
@@ -203,6 +207,8 @@ def quantities() -> list[Quantity]:
         unit = "%" if column.unit == "share" else column.unit
         title = column.meaning.removesuffix(".") + (f" ({unit})" if unit else "")
         found.setdefault(key, Quantity(key, title, column.factor))
+        if key == "sequence_kl":
+            found[BUDGET] = Quantity(BUDGET, "ε·T, the budget of a whole response (nats)")
     return list(found.values())
 
 
@@ -220,6 +226,10 @@ def method_curves(study: Study, evidence: Facts | None, quantity: Quantity) -> l
             elif quantity.key == EPSILON:  # the schedule of the setting, the same for all seeds
                 epsilons = budgets(setting.units[0])
                 series = setting.series({step: [value] for step, value in epsilons.items()})
+            elif quantity.key == DISTANCE:
+                series = distance_series(study, setting)[0]
+            elif quantity.key == BUDGET:
+                series = budget_series(study, setting)
             else:
                 series = metric_series(study, setting, [quantity.key]).get(quantity.key)
             if series is not None and series.has_values:
@@ -252,14 +262,4 @@ def minus(lines: Mapping[str, Points], reference: Points) -> dict[str, Points]:
         }
         if common:
             found[method] = common
-    return found
-
-
-def budgets(unit: Unit) -> dict[int, float]:
-    """Step → ε of the steps whose behavior has such a budget, by the method's schedule."""
-    found = {}
-    for step in range(unit.steps):
-        epsilon = getattr(behavior_at(unit.method, unit.knobs, step), "epsilon", None)
-        if epsilon is not None:
-            found[unit.first_batch + step] = float(epsilon)
     return found

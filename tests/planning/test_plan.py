@@ -260,6 +260,13 @@ def test_gpu_hours_of_vanilla_by_hand() -> None:
     # 3.44 GB of weights stay in the process, 20.6 GB of state leave it; 0.5 s of data.
     other = 0.03 * 3.44115 + 0.07 * 20.6469 + 0.5
     assert found["other"].low == pytest.approx((400 * other + 60) / 3600, rel=1e-4)
+    # 64 prompts, sampled and read by both models at the start and at 20 checkpoints.
+    batches, alone = 2, lengths.tokens * 64 * 21 / 3600
+    sampled = 21 * batches * lengths.longest(60) * 0.025 / 3600
+    tokens = 64 * 21 * (150 + lengths.tokens) / 3600
+    of_teacher = score * tokens + alone * 151_936 * 50 / (0.85 * 3.35e12)
+    measured = sampled + of_teacher * (1 + 1_720_574_976 / 8_190_735_360)
+    assert found["held_out"].low == pytest.approx(measured, rel=1e-3)
     # (79.1 − 0.5 − 2.373 − 3.205) GiB ÷ (9,216 slots × 120 KiB + 32 bytes a logit) = 68.9: an
     # evaluator has no teacher.
     longest = by_hand(800, 0.045, 8192).longest(68)
@@ -384,7 +391,8 @@ def test_a_chain_is_the_supervised_stage_and_what_starts_from_it() -> None:
     made = planned(ONE_SETUP, *ONLY_VANILLA[:-1], "evaluation.rescore=false")
     of_units, training = plan.unit_hours(made), []
     for each in (units(made, None, kind="sft")[0], units(made, "sft_warmup")[0]):
-        training += [of_units[each.unit.id][phase] for phase in costs.TRAINING_PHASES]
+        phases = (*costs.TRAINING_PHASES, "held_out")
+        training += [of_units[each.unit.id][phase] for phase in phases]
     chain, expected = known(plan.longest_chain_hours(made)), Range.total(training)
     assert [chain.low, chain.high] == pytest.approx([expected.low, expected.high])
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from orchestrator.config import BenchmarkRun
 from orchestrator.engines.budget import Situation
+from orchestrator.experiment.evaluation_protocol import held_out_prompts
+from orchestrator.experiment.load import load_setup
 from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.lengths import LAWS, Lengths
 from orchestrator.planning.numbers import NOTHING, SCENARIOS, Scenario
-from orchestrator.planning.plan import Plan, PlannedUnit
+from orchestrator.planning.plan import Plan, PlannedUnit, generated
 from orchestrator.planning.work import (
     BATCH_PASSES,
     SUPERVISED,
     StepWork,
+    held_out_responses,
     work_left,
     work_of_kind,
 )
 from orchestrator.records.log import LEARN, ROLLOUT, SCORE
+from orchestrator.rules import EvaluationBudget
 from tests.planning.by_hand import by_hand
 from tests.planning.plans import FROM_RATES, known, planned
 
@@ -251,6 +257,47 @@ def test_the_work_of_a_unit_is_counted_from_any_step() -> None:
     assert StepWork(PLAIN, 100) not in rest
     assert work_of_kind(unit, PLAIN, LIMIT) == whole
     assert work_of_kind(unit, BLENDED, LIMIT) == {StepWork(BLENDED): 1}, "it has none"
+
+
+def test_held_out_prompts_are_answered_at_the_start_and_at_each_checkpoint() -> None:
+    """Checkpoints after 20, 40, … 400; the prompts as the experiment asks for them."""
+    made = planned("evaluation.held_out=10")
+    setup = next(iter(made.experiment.setups.values()))
+    counts: dict[str, int] = {}
+    for each in made.units:
+        counts[each.unit.kind] = held_out_responses(each.unit, setup)
+        assert held_out_responses(each.unit, setup, 45) in (0, 10 * 18)
+    assert counts == {"trial": 10 * 21, "sft": 0, "base_eval": 0}
+    trials = sum(each.unit.is_trial for each in made.units)
+    found = generated(made)["held_out"]
+    assert (found.generations, found.most_tokens) == (210 * trials, 210 * trials * 7168)
+    off = planned("evaluation.held_out=0")
+    assert generated(off)["held_out"].generations == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "limits", "expected"),
+    [
+        ("full", (8192, 7168), 64),  # 5 % of 68,000 responses
+        ("full", (40, 7168), 18),  # of 68,000 × 40 tokens, at full length
+        ("adaptive", (40, 7168), 8),  # of a first rung, 1/32 of these
+        ("adaptive", (8192, 7168), 64),
+    ],
+)
+def test_by_default_they_cost_a_twentieth_of_a_first_evaluation(
+    budget: EvaluationBudget, limits: tuple[int, int], expected: int
+) -> None:
+    """Two benchmarks of 500 and 1,000 problems, with 64 and 36 samples each."""
+    setup = load_setup("arithmetic")
+    runs = {
+        "short": BenchmarkRun(n=64, path="short.jsonl", problems=500),
+        "long": BenchmarkRun(n=36, path="long.jsonl", problems=1000),
+    }
+    evaluation = replace(
+        setup.evaluation, benchmarks=runs, budget=budget, max_response_tokens=limits[0]
+    )
+    training = replace(setup.training, max_response_tokens=limits[1])
+    assert held_out_prompts(replace(setup, evaluation=evaluation, training=training)) == expected
 
 
 @pytest.mark.parametrize("limit", [64, 300, 700])

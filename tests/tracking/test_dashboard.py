@@ -87,7 +87,7 @@ def names_of(folder: Path) -> dict[str, set[str]]:
                 write_evaluation(
                     run, evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})]
                 )
-            rows = projected_rows(run, unit_scores(run, evaluation_ids(setup)))
+            rows = projected_rows(run, unit_scores(run, evaluation_ids(setup)), unit)
         roles.close()
         names[unit.method] = {name for row in rows.values() for name in row}
     return names

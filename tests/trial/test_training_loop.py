@@ -367,7 +367,7 @@ def test_measuring_on_held_out_prompts_changes_no_byte_of_training(
     assert [row.step for row in rows] == [0, 1, 2]
     assert {tuple(row.prompts) for row in rows} == {(8, 9, 10, 11)}
     assert not {8, 9, 10, 11} & {row["prompt"] for row in found[4].rollouts()}
-    clocked = [row for row in found[4].timing() if row["phase"] == "held out"]
+    clocked = [row for row in found[4].timing() if row["phase"] == "held_out"]
     assert [(row["step"], row["responses"], row["tokens"]) for row in clocked] == [
         (row.step, 4, sum(row.tokens)) for row in rows
     ]

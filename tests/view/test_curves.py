@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from analysis.facts.curves import budgets
 from analysis.table.model import results_table
 from orchestrator.records.log import COLUMNS
 from orchestrator.selection.study import Study
-from orchestrator.view.curves import EPSILON, LEAD, SCORE, budgets, method_curves, quantities
+from orchestrator.view.curves import (
+    BUDGET,
+    DISTANCE,
+    EPSILON,
+    LEAD,
+    SCORE,
+    method_curves,
+    quantities,
+)
 from tests.fake_runs import units_of
 from tests.view.sweeps import small_sweep
 
@@ -28,7 +37,7 @@ def points(study: Study, key: str) -> dict[str, dict[float, float]]:
 
 
 def test_every_logged_column_can_be_drawn() -> None:
-    assert set(QUANTITIES) == {SCORE, LEAD, EPSILON, *COLUMNS}
+    assert set(QUANTITIES) == {SCORE, LEAD, DISTANCE, EPSILON, BUDGET, *COLUMNS}
     assert next(iter(QUANTITIES)) == SCORE
 
 
