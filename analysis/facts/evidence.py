@@ -266,7 +266,7 @@ class MeanDifference:
 
 @dataclass(frozen=True)
 class HeldOutRow:
-    """What a selected checkpoint's runs measured on held-out prompts (`records.log.HeldOut`).
+    """Measurements of the runs of a selected checkpoint on held-out prompts (`records.log.HeldOut`).
 
     All numbers are means over the runs `units`, in nats and shares in [0, 1]. The interval of `kl`
     and of its difference to vanilla is over seeds, and over the prompts with a single run.

@@ -22,18 +22,9 @@ from analysis.facts.evidence import Difference, Estimate, HeldOutRow, Over
 from analysis.facts.intervals import Interval
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.records.log import HeldOut
-from orchestrator.records.rundir import RunReader
 from orchestrator.selection import significance
 from orchestrator.selection.significance import LEVEL, TDistribution
 from orchestrator.selection.study import Study
-
-
-def endpoint(run: RunReader, step: int) -> HeldOut | None:
-    """The measurement of a run after `step` steps of its own; None without one.
-
-    It needs no evaluation, so that a race could read it as a rung of its own.
-    """
-    return next((row for row in run.held_out() if row.step == step), None)
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ def _measured(study: Study, selected: Selected) -> _Measured | None:
     """The measurements of a trained checkpoint on two prompts or more; None where a run has none."""
     rows, best = [], selected.best
     for unit_id in best.units if trained_runs(best) else ():
-        row = endpoint(study.reader(unit_id), best.step)
+        row = study.reader(unit_id).held_out_at(best.step)
         if row is None or row.kl is None or None in row.prompt_kl or len(row.prompts) < 2:
             return None
         rows.append(row)
@@ -94,7 +85,7 @@ def _measured(study: Study, selected: Selected) -> _Measured | None:
 
 def _row(study: Study, each: _Measured, gap: Difference | None) -> HeldOutRow:
     best, rows = each.selected.best, each.rows
-    starts = [endpoint(study.reader(unit_id), 0) for unit_id in best.units]
+    starts = [study.reader(unit_id).held_out_at(0) for unit_id in best.units]
     over_runs = significance.of_mean(significance.spread_of(each.values))
     return HeldOutRow(
         setup=each.selected.setup,

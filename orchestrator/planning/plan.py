@@ -218,21 +218,19 @@ class Generated:
 def generated(plan: Plan) -> dict[str, Generated]:
     """Responses of `training`, to `held_out` prompts, and of the full `evaluation`."""
     needs = [planned.resources for planned in plan.units]
-    training, held_out, evaluation = [], [], []
-    measured = most_measured = 0
+    training, held_out, evaluation, measured, most_measured = [], [], [], 0, 0
     for name, costs in plan.costs.items():
         own = [planned.resources for planned in plan.of_setup(name)]
         training.append(Range.total(needed.expected_training_tokens for needed in own))
-        of_setup = sum(held_out_responses(each.unit, costs.setup) for each in plan.of_setup(name))
-        measured += of_setup
-        most_measured += of_setup * costs.setup.training.max_response_tokens
-        held_out.append(costs.tokens_under(None) * of_setup)
+        asked = sum(held_out_responses(each.unit, costs.setup) for each in plan.of_setup(name))
+        measured += asked
+        most_measured += asked * costs.setup.training.max_response_tokens
+        held_out.append(costs.tokens_under(None) * asked)
         checkpoints = sum(needed.checkpoints for needed in own)
         for benchmark, generations in evaluation_generations(costs.setup).items():
             evaluation.append(costs.evaluation_tokens(benchmark) * (generations * checkpoints))
     # Lengths are assumed of large models alone.
-    sums = [Range.total(each) for each in (training, held_out, evaluation)]
-    expected = sums if plan.on_gpus else [None, None, None]
+    expected = [Range.total(x) if plan.on_gpus else None for x in (training, held_out, evaluation)]
     return {
         "training": Generated(
             sum(needed.training_generations for needed in needs),

@@ -191,6 +191,13 @@ class RunReader:
         """The committed measurements on held-out prompts, by step; none of an older run."""
         return self.once("held out", lambda: [HeldOut(**row) for row in self.committed(HELD_OUT)])
 
+    def held_out_at(self, step: int) -> HeldOut | None:
+        """The measurement after `step` steps of the unit; None without one.
+
+        It needs no evaluation, so that a race could read it as a rung of its own.
+        """
+        return next((row for row in self.held_out() if row.step == step), None)
+
     def committed(self, log: str) -> list[dict[str, Any]]:
         """Rows of a log that no later truncation can take back."""
         return list(self._rows(log, committed=True))

@@ -19,7 +19,6 @@ from analysis import frames
 from analysis.facts.curves import distance_series, read_settings, sequence_budgets
 from analysis.facts.evidence import HeldOutRow
 from analysis.facts.facts import facts
-from analysis.facts.held_out import endpoint
 from analysis.facts.units import unit_scores
 from analysis.figures import training
 from analysis.table.formats import FORMATS
@@ -113,7 +112,7 @@ def test_means_over_seeds_have_the_intervals_and_the_test_of_welch(tmp_path: Pat
         assert row.first_kl == pytest.approx(np.mean(values))
         assert (row.step, len(row.units), row.prompts) == (40, 3, 6)
         assert (row.tail_student, row.tail_teacher) == pytest.approx((0.01, 0.02))
-    expected = stats.ttest_ind(means["trust_region"], means["vanilla"], equal_var=False)
+    expected: Any = stats.ttest_ind(means["trust_region"], means["vanilla"], equal_var=False)
     gap = found["trust_region"].difference
     assert gap is not None
     assert gap.outcome == "tested"
@@ -150,7 +149,9 @@ def test_what_was_not_measured_stays_missing(tmp_path: Path) -> None:
     assert old.held_out == ()
     assert "held-out" not in flat(on_terminal(results_table(old.study), 100))
     assert json.loads(FORMATS["json"](results_table(old.study)))["evidence"]["held_out"] == []
-    partly = rows_of(swept(tmp_path / "partly", THREE | {"vanilla": THREE["vanilla"][:2]}, LENGTHS))
+    partly = rows_of(
+        swept(tmp_path / "partly", {**THREE, "vanilla": THREE["vanilla"][:2]}, LENGTHS)
+    )
     assert set(partly) == {"trust_region"}
     assert partly["trust_region"].difference is None
 
@@ -161,10 +162,10 @@ def test_a_divergence_without_a_value_is_no_row(tmp_path: Path) -> None:
     missing = asdict(row(40, [1.0, 2.0], [3, 4])) | {"kl": None, "prompt_kl": [None, 2.0]}
     measure(tmp_path, unit, [HeldOut(**missing)])
     assert facts(study).held_out == ()
-    found = endpoint(study.reader(unit), 40)
+    found = study.reader(unit).held_out_at(40)
     assert found is not None
     assert found.kl is None
-    assert endpoint(study.reader(unit), 20) is None
+    assert study.reader(unit).held_out_at(20) is None
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +220,7 @@ def test_curves_and_trackers_have_the_distance_over_steps(tmp_path: Path) -> Non
     drawn = training.distance(data).figure
     assert drawn is not None
     lines = drawn.axes[0].get_lines()
-    assert any(list(line.get_xdata()) == [0, 40] for line in lines)
+    assert any(np.array_equal(np.asarray(line.get_xdata()), [0, 40]) for line in lines)
 
 
 def test_a_study_without_measurements_has_no_such_figure(tmp_path: Path) -> None:
