@@ -20,76 +20,56 @@ from typing import Any
 from orchestrator.commands.arguments import Parser
 from orchestrator.errors import UNWRITABLE, UserError, did_you_mean, one_line, refuse
 
-# Name → the module that has its `add` and `run`, and what the command does. A module with two
-# commands has `add_NAME` and `run_NAME` for the second one, which is written `module:NAME`.
-COMMANDS = {
-    # A sweep.
-    "plan": ("commands.plan", "units, dependencies, memory, tokens, GPU-hours; runs nothing"),
-    "power": ("commands.power", "the seeds that find a difference, and the difference they find"),
-    "submit": ("commands.submit", "run what is missing, then print the results table"),
-    "cancel": (
-        "commands.detach:cancel",
-        "stop the submits of an experiment, wherever they run; what is committed stays",
-    ),
-    "status": ("commands.status", "the state of every unit, also while it runs"),
-    "view": (
-        "view.opening",
-        "look inside a sweep, full-screen: scores, units, curves, logs, samples; changes no run",
-    ),
-    "logs": ("commands.logs", "the log of a unit, or of every unit of an experiment"),
-    # A machine.
-    "probe": ("commands.probe", "measurements of the untrained student"),
-    "doctor": ("commands.doctor", "preflight of this machine and an experiment"),
-    "calibrate": (
-        "commands.calibrate",
-        "measure this machine's GPU with the experiment's engines and models, for its plan",
-    ),
-    # Its results.
-    "table": ("commands.table", "the results table"),
-    "figures": ("commands.report:figures", "the figures, as PNG and PDF"),
-    "report": (
-        "commands.report",
-        "one HTML page: table, evidence, comparison, figures, responses, cost, provenance",
-    ),
-    "regrade": (
-        "commands.regrade",
-        "recount all scores with the present grader; no generation",
-    ),
-    "dashboard": ("commands.dashboard", "a W&B workspace over the runs of an experiment"),
-    # What others get of it.
-    "pack": (
-        "commands.pack",
-        "a finished sweep as one file to cite: runs without weights, experiment, table, digests",
-    ),
-    "open": (
-        "commands.open_pack",
-        "verify a packed sweep, unpack it and print its table; then it is a runs folder",
-    ),
-    "rerun": (
-        "commands.rerun",
-        "train again what a cell of a packed table rests on, and say whether it came out the same",
-    ),
-    "export": (
-        "commands.export",
-        "the selected checkpoint of a method as a Hugging Face folder with a model card",
-    ),
-    # Any model.
-    "eval": ("commands.evaluate", "pass@1 of any checkpoint with the sweep's evaluator"),
-    "grade": ("commands.grade", "grade a file of rows {gold, generation} with the one grader"),
-    # To look up.
-    "config": (
-        "commands.config_reference",
-        "every key with its type, rule, default and meaning, or an experiment's values",
-    ),
-    "list": (
-        "commands.listing",
-        "shipped experiments, methods with their knobs, setups, benchmarks, and results",
-    ),
-    "data": (
-        "commands.data",
-        "sources of the data files: repository, commit, licence, sha256; with fetch, get them",
-    ),
+# Purpose → name → the module that has its `add` and `run`, and what the command does. A module with
+# two commands has `add_NAME` and `run_NAME` for the second one, which is written `module:NAME`.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "run a sweep": {
+        "plan": ("commands.plan", "what would run and what it costs; runs nothing"),
+        "submit": ("commands.submit", "run what is missing, then print the results table"),
+        "cancel": (
+            "commands.detach:cancel",
+            "stop an experiment, wherever it runs; what is committed stays",
+        ),
+    },
+    "look": {
+        "status": ("commands.status", "the state of every unit, also while it runs"),
+        "view": (
+            "view.opening",
+            "look inside, full-screen: scores, units, curves, logs, samples",
+        ),
+        "logs": ("commands.logs", "the log of a unit, or of every unit of an experiment"),
+        "dashboard": ("commands.dashboard", "a W&B workspace over the runs of an experiment"),
+    },
+    "judge": {
+        "table": ("commands.table", "the results table, all settings, or two of them compared"),
+        "report": ("commands.report", "one HTML page: verdict, tables, figures, responses, cost"),
+        "figures": ("commands.report:figures", "the figures, as PNG and PDF"),
+        "power": ("commands.power", "how many seeds find a difference, and what these find"),
+        "probe": ("commands.probe", "measurements of the untrained student"),
+    },
+    "share": {
+        "pack": ("commands.pack", "a finished sweep as one file to cite, without weights"),
+        "open": ("commands.open_pack", "verify a packed sweep, unpack it and print its table"),
+        "rerun": (
+            "commands.rerun",
+            "train again what a cell of a packed table rests on",
+        ),
+        "export": ("commands.export", "a checkpoint as a Hugging Face folder with a model card"),
+    },
+    "check": {
+        "doctor": ("commands.doctor", "preflight of this machine and an experiment"),
+        "calibrate": ("commands.calibrate", "time this machine's GPU with the models, for plans"),
+        "eval": ("commands.evaluate", "pass@1 of any checkpoint with the sweep's evaluator"),
+        "grade": ("commands.grade", "grade a file of rows {gold, generation} with the one grader"),
+        "regrade": ("commands.regrade", "recount all scores with the present grader"),
+    },
+    "look up": {
+        "config": ("commands.config_reference", "every key with its type, default and meaning"),
+        "list": ("commands.listing", "shipped experiments, methods, setups, benchmarks; results"),
+        "data": ("commands.data", "where the data files come from; with fetch, get them"),
+    },
 }
+COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items()}
 EXAMPLES = """\
 examples:
   trb plan quickstart                           what would run and what it costs
@@ -129,17 +109,30 @@ def trb_parser() -> Parser:
     """The parser of `trb`. Its namespace has the command's name in `command`, a probe's in `probe`."""
     parser = Parser(
         prog="trb",
+        usage="trb [-h] [--version] COMMAND …",
         description="On-policy distillation sweeps: plan, run, judge.",
-        epilog=EXAMPLES,
+        epilog=f"{_groups()}\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     text = "version and, in a checkout, commit"
     parser.add_argument("--version", action=_Version, nargs=0, help=text)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    hidden = argparse.SUPPRESS  # argparse has no groups of commands; the epilog lists them
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, help=hidden, prog="trb"
+    )
     for name, (_, text) in COMMANDS.items():
         fill = functools.partial(_fill, name)
-        commands.add_parser(name, help=text, description=text, fill=fill)
+        commands.add_parser(name, description=text, fill=fill)
     return parser
+
+
+def _groups() -> str:
+    """The commands by purpose, a line each."""
+    lines: list[str] = []
+    for purpose, group in GROUPS.items():
+        lines.append(f"{purpose}:")
+        lines += [f"  {name:<11}{text}" for name, (_, text) in group.items()]
+    return "\n".join(lines) + "\n"
 
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:

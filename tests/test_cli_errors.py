@@ -18,12 +18,22 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.cli import COMMANDS
 from orchestrator.commands import listing
 from orchestrator.commands.config_reference import ANY, all_keys
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
 from tests.fake_runs import QUICKSTART
-from tests.sweeps import NO_MIRROR, TINY_SETUP, TINY_SHAPE, environment, trb, trb_here, trb_refuses
+from tests.sweeps import (
+    NO_MIRROR,
+    TINY_SETUP,
+    TINY_SHAPE,
+    environment,
+    trb,
+    trb_here,
+    trb_refuses,
+    trb_shows,
+)
 
 SHA = "0" * 64
 # The config.json of a model folder that agrees with TINY_SETUP.
@@ -223,7 +233,7 @@ def test_values_at_a_limit_are_taken() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        ("", "no COMMAND given", "plan, power, submit", "trb --help"),
+        ("", "no COMMAND given", "plan, submit, cancel", "trb --help"),
         ("submt", "COMMAND: 'submt'", "did you mean submit?"),
         ("submit", "EXP.yaml is missing", "trb submit", "EXP.yaml [key=value ...]"),
         ("plan quickstrat.yaml", "quickstrat.yaml: no such file", "did you mean quickstart?"),
@@ -586,3 +596,12 @@ def test_a_file_may_be_broken_anywhere(tmp_path: Path, capsys: Capture) -> None:
     for text in texts:
         Path("sweep.yaml").write_text(text)
         ends_well(capsys, "plan", "sweep.yaml")
+
+
+def test_help_lists_every_command_once_by_purpose(capsys: Capture) -> None:
+    text = trb_shows(capsys, "--help")
+    listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+    for name in COMMANDS:
+        assert listed.count(name) == 1, name
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert text.index("run a sweep:") < text.index("judge:") < text.index("look up:")
