@@ -71,7 +71,7 @@ def test_a_job_of_slurm_starts_ray_on_all_its_nodes_and_submits_on_the_first(
         "ray symmetric-run --address 10.0.0.7:23456 --min-nodes 2 --num-cpus 64 "
     )
     assert submit == (
-        f"trb submit experiments/paper-small.yaml seeds=[0, 1] --address 10.0.0.7:23456 --runs {folder}/runs --yes"
+        f"trb submit experiments/paper-small.yaml seeds=[0, 1] --address 10.0.0.7:23456 --runs {folder}/runs"
     )
 
 
@@ -93,6 +93,31 @@ def test_a_job_without_an_experiment_is_refused(job: dict[str, str]) -> None:
     assert "EXP.yaml" in done.stderr
 
 
+def test_a_chain_of_jobs_ends_with_the_sweep_and_with_a_mistake(
+    job: dict[str, str], tmp_path: Path
+) -> None:
+    """A follower is queued for the case that this job does not end well, and taken back where it
+    would end as this one did.
+    """
+    programs = tmp_path / ".venv" / "bin"
+    program(programs, "sbatch", f'echo "chain $TRB_CHAIN $*" >> {tmp_path}/queued; echo 77')
+    program(programs, "scancel", f'echo "$*" >> {tmp_path}/cancelled')
+    for code, cancelled in ((0, ""), (1, ""), (2, "77\n"), (3, "77\n")):
+        program(programs, "srun", f"exit {code}")
+        for name in ("queued", "cancelled"):
+            (tmp_path / name).write_text("")
+        done = run(job | {"TRB_CHAIN": "2"}, "paper.yaml", "--max-gpu-hours", "9")
+        assert done.returncode == code
+        assert (tmp_path / "cancelled").read_text() == cancelled
+        queued = (tmp_path / "queued").read_text()
+        assert queued.startswith("chain 1 --parsable --kill-on-invalid-dep=yes ")
+        assert "--dependency=afternotok:123456 " in queued
+        assert queued.endswith("sweep.sbatch paper.yaml --max-gpu-hours 9\n")
+    (tmp_path / "queued").write_text("")
+    run(job | {"TRB_CHAIN": "0"}, "paper.yaml")
+    assert (tmp_path / "queued").read_text() == ""
+
+
 @pytest.fixture
 def sweep() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "docker/kubernetes/sweep.yaml").read_text())["spec"]
@@ -101,12 +126,13 @@ def sweep() -> dict[str, Any]:
 def test_the_job_of_kubernetes_says_what_trb_understands(sweep: dict[str, Any]) -> None:
     trb, *words = shlex.split(sweep["entrypoint"])
     options = trb_parser().parse_args(words)
+    assert options.max_gpu_hours == 180
     assert (trb, options.command, options.address, options.runs, options.yes) == (
         "trb",
         "submit",
         "auto",
         Path("/shared/runs"),
-        True,
+        False,
     )
     assert (ROOT / options.experiment).is_file()
 
