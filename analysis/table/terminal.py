@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 WIDE = 96  # columns from which on a setting has room beside the numbers
 LEAST = 24  # no terminal is taken to be narrower
 # Beginnings of the headings of the narrow form; the other columns follow on a line below.
-ABOVE = (METHOD, "Avg", "Confirmed", GAP, P, "Lead", "Of", SEEDS, STEP, "Truncated", "No answer")
+ABOVE = (
+    METHOD,
+    "Avg",
+    "Confirmed",
+    "KL(",
+    GAP,
+    P,
+    "Lead",
+    "Of",
+    SEEDS,
+    STEP,
+    "Truncated",
+    "No answer",
+)
 # Their names there, where it is not the heading in small letters.
 NAMES = {LIMITS: "interval", GAP: GAP}
 
