@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.prompts import graded_text, response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet, load_training_set
-from orchestrator.engines.budget import Situation, scores_beside
+from orchestrator.engines.budget import Situation, is_pooled, scores_beside
 from orchestrator.engines.catalog import ENGINES, sampler_of
 from orchestrator.engines.common.causal import open_tokenizer
 from orchestrator.engines.device import PeakWatch, granted, watch_gpu
@@ -375,7 +375,7 @@ class HeldOutPrompts:
 
         A student that has diverged is not measured. Its next step or its evaluation says so.
         """
-        if not self.requests:
+        if not self.requests or not has_room(self.trial.spec, step):
             return
         run, roles = self.trial.run, self.trial.roles
         self.trial.start(step, "teacher")
@@ -395,6 +395,18 @@ class HeldOutPrompts:
         timing = {"step": step, "phase": MEASURE, "seconds": round(time.monotonic() - begun, 4)}
         timing |= {"responses": len(self.requests), "tokens": sum(row.tokens)}
         run.append_timing(timing | self.trial.places["rollout"])
+
+
+def has_room(spec: WorkerSpec, step: int) -> bool:
+    """Whether the teacher may score beside what samples after `step` steps.
+
+    A serving engine that blends holds a teacher of its own. Where it shares a GPU with the scoring
+    one, its budget (`engines.budget`) has no room for both until the trial samples from the student.
+    """
+    unit = spec.unit
+    if not is_pooled(spec.setup) or not unit.placement.takes_turns:
+        return True
+    return not behavior_at(unit.method, unit.knobs, min(step, unit.steps - 1)).needs_teacher
 
 
 # --- the loop of one unit, from the state of its run directory to the end of its training ---

@@ -17,6 +17,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
+from orchestrator.config import RoleGpus
 from orchestrator.data.prompts import token_texts
 from orchestrator.engines.interface import ModelFolder, WeightsRef
 from orchestrator.errors import NotFinite, WrongWeights
@@ -388,6 +389,28 @@ def test_all_trials_of_a_setup_measure_the_same_responses_of_the_untrained_stude
     kl = rows[0][0].kl
     assert kl is not None
     assert 0 < kl < 5
+
+
+def test_a_teacher_that_scores_waits_on_a_gpu_until_blending_is_over(tmp_path: Path) -> None:
+    """Two teachers find no room beside each other on one GPU; elsewhere all steps are measured."""
+    spec = measuring(tmp_path, {"trust_region": {"epsilon0": 0.5, "K": 1}})
+    steps = range(spec.unit.steps + 1)
+    assert [training_loop.has_room(spec, step) for step in steps] == [True, True, True]
+    serving = replace(spec.setup, engine=replace(spec.setup.engine, sampler="sglang"))
+    for gpus, apart, measured in (
+        (0, False, [True] * 3),
+        (1, False, [False, True, True]),
+        (3, True, [True] * 3),
+    ):
+        roles = RoleGpus() if apart else None
+        placement = replace(spec.unit.placement, gpus=gpus, role_gpus=roles)
+        there = replace(spec, setup=serving, unit=replace(spec.unit, placement=placement))
+        assert [training_loop.has_room(there, step) for step in steps] == measured
+    always = replace(there.unit, method="skd", knobs={"K": 4, "tau_T": 1.0})
+    shared = replace(always, placement=replace(always.placement, gpus=1, role_gpus=None))
+    assert [training_loop.has_room(replace(there, unit=shared), step) for step in steps] == [
+        False
+    ] * 3
 
 
 class EndsInCheckpoint(Inline):
