@@ -4,6 +4,7 @@ A pack is a `.tar.gz` with one folder, by the experiment's name:
 
 | member | holds |
 |---|---|
+| `README.md` | what is where, and fifteen lines that count the scores again |
 | `SHA256SUMS` | the sha256 of every other member, as `sha256sum -c` reads it |
 | `manifest.json` | experiment, code, models, table, and how much was left out |
 | `results/<name>/` | `experiment.yaml`, resolved; `table.md`, `table.json`; `submits.jsonl` |
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analysis.facts.facts import facts
 from analysis.facts.provenance import code_states
@@ -53,6 +55,7 @@ from orchestrator.selection.results_folder import folder_of as results_of
 from orchestrator.selection.study import Invocation, Study
 
 MANIFEST = "manifest.json"
+README = "README.md"
 SUMS = "SHA256SUMS"
 # Text and numbers alone. A pack brings no code: an experiment may name a grader by its module, and
 # Python would import a file that came with the pack.
@@ -166,6 +169,7 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
         "left_out": {"weights": _amount(weights), "others": _amount(others), "texts": not texts},
     }
     contents[MANIFEST] = pretty(about).encode()
+    contents[README] = _readme(name, about["table"]).encode()
     scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with scratch.open("wb") as stream:
@@ -232,6 +236,18 @@ def _run_files(study: Study, texts: bool) -> tuple[dict[str, Path], list[Path], 
             else:
                 packed[f"{unit_id}/{inside}"] = path
     return packed, weights, others
+
+
+def _readme(name: str, table: Mapping[str, Any]) -> str:
+    """The text of a pack's README, which is Markdown, in which nothing is escaped."""
+    environment = Environment(
+        loader=PackageLoader("orchestrator.commands", "."),
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    template = environment.get_template("pack_readme.jinja")
+    known = {"caveats": table["caveats"], "benchmarks": table["benchmarks"]}
+    return template.render(known, name=name) + "\n"
 
 
 def _made_models(study: Study) -> dict[str, Path]:

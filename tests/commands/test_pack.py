@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,28 @@ def test_what_is_in_it(capsys: Capture, words: list[str]) -> None:
     assert manifest["left_out"]["weights"]["files"] > 0
     subprocess.run(["tar", "-xzf", first], check=True)
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=NAME, check=True)
+
+
+def test_the_readme_of_a_pack_counts_the_table_again(
+    capsys: Capture, words: list[str], tmp_path: Path
+) -> None:
+    """Its lines run in the unpacked folder by Python alone, and find each score of the table."""
+    subprocess.run(["tar", "-xzf", packed(capsys, *words)], check=True)
+    text = Path(NAME, "README.md").read_text("utf-8")
+    lines = text.partition("```python\n")[2].partition("```")[0]
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", lines], cwd=NAME, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    table = json.loads(Path(NAME, "manifest.json").read_text("utf-8"))["table"]
+    rows = [row for row in table["evidence"]["selected"] if row["benchmark"] != "avg"]
+    assert len(found) == len(rows) > 3
+    for line, row in zip(found, rows, strict=True):
+        method, benchmark, counted, _, printed = line.split()
+        assert (method, benchmark) == (row["method"], row["benchmark"])
+        assert counted == printed == f"{row['score']:.2f}"
+    for source in table["benchmarks"]:
+        assert f"`{source['evaluation_id']}`" in text
+    assert len(lines.splitlines()) <= 15
 
 
 def test_texts_can_be_left_out(capsys: Capture, words: list[str], tmp_path: Path) -> None:
