@@ -12,7 +12,7 @@ from rich.table import Table
 
 from orchestrator.experiment.axes import short_names, value_text
 from orchestrator.experiment.methods import method_label
-from orchestrator.experiment.units import KIND_NAMES, Kind
+from orchestrator.experiment.units import KIND_NAMES, Kind, widest_setup
 from orchestrator.planning.calibrated import MEASURED_WORDS
 from orchestrator.planning.numbers import (
     Range,
@@ -62,14 +62,32 @@ def render(plan: Plan, clock: TimeLeft, reasons: Sequence[Reason] | None = None)
         parts.append(
             f"{units - left} of {units} units done; hours and minutes are of what is left."
         )
+    parts += ["", *_answer(plan, clock, begun)]
     parts += ["", _methods_table(plan), "", *_order(plan), *_responses(plan)]
-    parts += ["", *_memory(plan)]
     if plan.on_gpus:
-        parts += ["", _hours_table(plan, begun), *_advice(plan), *map(escape, _basis(plan))]
-    parts += ["", *_on_the_clock(plan, clock, begun), *why]
+        parts += ["", _hours_table(plan, begun), *map(escape, _basis(plan))]
+        parts += ["", *_memory(plan)]
+    parts += why
     if reasons is None:
         parts.append("[dim]--why: why each unit would run.[/]")
     return Group(*parts)
+
+
+# --- the answer ---
+
+
+def _answer(plan: Plan, clock: TimeLeft, begun: bool) -> list[str]:
+    """What it costs: the time, GPU-hours, disk, and the limit to submit with."""
+    lines = _on_the_clock(plan, clock, begun)
+    hours = total_gpu_hours(plan, left=begun)
+    if plan.on_gpus and hours:
+        lines.append(f"{hours_text(hours[TOTAL])} GPU-hours on {plan.gpu_of_trial.title}.")
+    disk, keep = checkpoints_gib(plan), plan.experiment.runtime.keep
+    until = "" if disk.kept == disk.most else f", {gib_text(disk.most)} at most before"
+    lines.append(
+        f"Checkpoints take {gib_text(disk.kept)} on disk in the end{until} (keep: {keep})."
+    )
+    return [*lines, *(_advice(plan) if plan.on_gpus else [])]
 
 
 # --- units ---
@@ -181,7 +199,7 @@ def _why(reasons: Sequence[Reason]) -> list[str]:
 
 
 def _memory(plan: Plan) -> list[str]:
-    """The budgets of each setup, a warning where a batch may not fit, and the disk."""
+    """The budgets of each setup, and a warning where a batch may not fit."""
     lines = []
     gib, batch = plan.gpu_of_trial.gib, plan.experiment.runtime.rollout_batch
     for name, budgets in memories(plan).items():
@@ -190,17 +208,12 @@ def _memory(plan: Plan) -> list[str]:
         for situation, granted in budgets.items():
             line = f"  {granted or f'{situation} does not fit'}"
             if granted is not None and situation in ("decoding", "blending"):
-                fitting.append(full_length(granted, plan.experiment.setups[name]))
+                fitting.append(full_length(granted, widest_setup(plan.experiment, name)))
                 line += f"; {fitting[-1]} at full length"
             lines.append(line)
         if batch is not None and batch > min(fitting, default=batch):
             note = f"runtime.rollout_batch: {batch} responses fit only while they are short; "
             lines.append(f"[yellow]{note}{min(fitting)} fit at full length.[/]")
-    disk, keep = checkpoints_gib(plan), plan.experiment.runtime.keep
-    until = "" if disk.kept == disk.most else f", {gib_text(disk.most)} at most before"
-    lines.append(
-        f"Checkpoints take {gib_text(disk.kept)} on disk in the end{until} (keep: {keep})."
-    )
     return lines
 
 
