@@ -189,7 +189,11 @@ class RunReader:
 
     def held_out(self) -> list[HeldOut]:
         """The committed measurements on held-out prompts, by step; none of an older run."""
-        return self.once("held out", lambda: [HeldOut(**row) for row in self.committed(HELD_OUT)])
+        size = committed_bytes(self._state(), HELD_OUT)
+        if not size:
+            return []
+        rows = self.derived(HELD_OUT, f"rows in {size} bytes", lambda: self.committed(HELD_OUT))
+        return [HeldOut(**row) for row in rows]
 
     def held_out_at(self, step: int) -> HeldOut | None:
         """The measurement after `step` steps of the unit; None without one.

@@ -36,7 +36,7 @@ from tests.sweeps import trb_here
 
 Loaded = tuple[Experiment, list[Unit]]
 KINDS = (
-    *("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics"),
+    *("trajectories", "distance", "cost", "entropy", "sweep", "tradeoff", "diagnostics"),
     *("continuation", "overview"),
 )
 
@@ -251,8 +251,8 @@ def test_a_grid_of_budgets_and_warmups_has_a_heat_map(tmp_path: Path) -> None:
         if found is not None:
             write_run(tmp_path, loaded[0], unit, {20: [0, 0], 40: found})
     names = [picture.name for picture in pictures(facts(Study(*loaded, tmp_path)))]
-    assert names[3:5] == ["sweep-arithmetic", "heatmap-arithmetic"]
-    picture = list(pictures(facts(Study(*loaded, tmp_path))))[4]
+    assert names[4:6] == ["sweep-arithmetic", "heatmap-arithmetic"]
+    picture = list(pictures(facts(Study(*loaded, tmp_path))))[5]
     assert picture.figure is not None
     (axes,) = picture.figure.axes
     cells = {text.get_position(): text.get_text() for text in axes.texts}

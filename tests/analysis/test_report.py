@@ -233,7 +233,11 @@ def test_figures_are_pictures_with_words(root: ElementTree.Element) -> None:
         assert len(image.get("alt", "")) > 20
         assert "What it does not show" in texts(figure, "figcaption")[0]
     reasons = [reason.split(",")[0] for reason in texts(part(root, "figures"), "li")]
-    assert reasons == ["Gain of continued prefixes", "The trust region at one prefix"]
+    assert reasons == [
+        "Distance from the teacher",
+        "Gain of continued prefixes",
+        "The trust region at one prefix",
+    ]
 
 
 def test_diagnostics_are_means_over_the_warmup_and_the_last_step(root: ElementTree.Element) -> None:
@@ -268,7 +272,7 @@ def test_costs_count_repeated_time_once_for_each_time(
     assert base.seconds == {"evaluate": 8.0}
     assert (costs["veto"].units, costs["veto"].total_seconds) == (0, None)
     rows = by_name(tables(root, "cost")["By phase"])
-    assert list(rows["Veto"].values()) == ["Veto", "0", *["–"] * 12]
+    assert list(rows["Veto"].values()) == ["Veto", "0", *["–"] * 13]
     assert (rows["Sum"]["Units"], rows["Sum"]["Placement"]) == ("4", "inline")
     assert "3 training steps ran more than once" in "".join(root.itertext())
 
@@ -524,9 +528,9 @@ def test_a_browser_shows_it_without_complaint(tab: Browser, page: Path, width: i
     # All pairs of methods are in the page, and one is shown.
     assert tab.evaluate("document.querySelectorAll('[data-pair]:not([hidden])').length") == 1
     hidden = "[...document.querySelectorAll('#cost thead th')].map(h => h.checkVisibility())"
-    assert tab.evaluate(hidden) == [True] * 8 + [False] * 6
+    assert tab.evaluate(hidden) == [True] * 8 + [False] * 7
     tab.evaluate("document.querySelector('#cost .unfold').open = true")
-    assert tab.evaluate(hidden) == [True] * 14
+    assert tab.evaluate(hidden) == [True] * 15
     assert tab.problems == []
     loaded = tab.requests[before:]
     assert [url for url in loaded if not url.startswith("data:")] == [page.as_uri()]

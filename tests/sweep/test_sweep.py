@@ -63,7 +63,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     """
     folder = tmp_path_factory.mktemp("finished")
     experiment, runs = (
-        write_experiment(folder, METHODS, evaluation={"rescore": False}),
+        # A measurement at the start would need a teacher from the start.
+        write_experiment(folder, METHODS, evaluation={"rescore": False, "held_out": 0}),
         folder / "runs",
     )
     done = trb("submit", experiment, "--runs", runs, WANDB_MODE="offline")

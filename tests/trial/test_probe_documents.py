@@ -142,7 +142,9 @@ def test_the_path_leads_from_student_to_teacher(
     place = expected_prefix(models, visited)
     assert place is not None
     betas, kls = zip(*example["path"], strict=True)
-    assert (betas[0], kls[0], betas[-1]) == (0.0, 0.0, 1.0)
+    assert (betas[0], betas[-1]) == (0.0, 1.0)
+    # KL(p‖p) in float64 is exactly 0 with vector instructions, and 1.9e-16 without (measured).
+    assert kls[0] == pytest.approx(0.0, abs=1e-15)
     assert kls[-1] == pytest.approx(example["kl_teacher"], rel=1e-12)
     assert list(betas) == sorted(set(betas))
     assert list(kls) == sorted(kls)
