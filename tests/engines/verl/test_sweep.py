@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engines.verl.engine import MODULE
 from orchestrator.liveness.deaths import members, processes
 from orchestrator.records.log import read_log
 from orchestrator.records.rundir import LEARNER_FOLDER, RunReader
@@ -39,7 +40,7 @@ ON_VERL = {"engine": {"trainer": "verl"}, "runtime": {"keep": "all", "placement"
 def ranks_of(worker: int) -> Iterator[int]:
     """Processes of ranks that a trial's process has started."""
     for process in members(processes(), Path("/nowhere"), worker):
-        if b"orchestrator.engines.verl.rank" in command_line(process.pid):
+        if MODULE.encode() in command_line(process.pid):
             yield process.pid
 
 
@@ -59,11 +60,9 @@ def test_a_sweep_on_verl_from_submit_to_table_with_kills_midway(tmp_path: Path) 
     def kill() -> bool:
         for unit in list(left):
             if worker := worker_midway(unit):
-                # At its beginning and its end a worker has no ranks.
-                victims = [worker] if unit == vanilla else list(ranks_of(worker))
-                if victims:
-                    os.kill(max(victims), signal.SIGKILL)
-                    left.remove(unit)
+                victim = worker if unit == vanilla else max(ranks_of(worker))
+                os.kill(victim, signal.SIGKILL)
+                left.remove(unit)
         return not left
 
     wait_for(process, kill)
