@@ -77,7 +77,7 @@ def render(plan: Plan, clock: TimeLeft, reasons: Sequence[Reason] | None = None)
 
 
 def _answer(plan: Plan, clock: TimeLeft, begun: bool) -> list[str]:
-    """What it costs: the time, GPU-hours, disk, and the limit to submit with."""
+    """The time, GPU-hours, disk, and the limit to submit with."""
     lines = _on_the_clock(plan, clock, begun)
     hours = total_gpu_hours(plan, left=begun)
     if plan.on_gpus and hours:
