@@ -174,10 +174,10 @@ def differences(
 
     `drawn` has the replicates of all by method, on the same draws, and `sizes` the numbers of
     checkpoints that each was chosen from; `name` is the reference's there, by default its method.
-    The tested differences of a column are corrected for how
-    many they are. `level` is smaller where this is one look of several: intervals are wider, and
-    p-values scaled by 0.05 ÷ level. A `clocked` difference has no p-value: a clock has a spread of
-    its own, which the spread between seeds does not hold.
+    The tested differences of a column are corrected for how many they are. `level` is smaller where
+    this is one look of several: intervals are wider, and p-values scaled by 0.05 ÷ level. A
+    `clocked` difference has no p-value: a clock has a spread of its own, which the spread between
+    seeds does not hold.
     """
     found: dict[str, dict[str, Difference]] = {method: {} for method in others}
     name = name or reference.method
@@ -322,11 +322,9 @@ def _averages(study: Study, setup: str, best: Candidate) -> dict[int, list[Fract
     Where a race dropped a step it has few samples, and counts all the same: a run that falls from
     its best step on is dropped there.
     """
-    ids, units = (
-        study.evaluation_ids(setup),
-        [unit for unit in study.units if unit.id in best.units],
-    )
-    runs, found = [study.reader(unit) for unit in units], dict[int, list[Fraction]]()
+    ids, found = study.evaluation_ids(setup), dict[int, list[Fraction]]()
+    units = [unit for unit in study.units if unit.id in best.units]
+    runs = [study.reader(unit) for unit in units]
     for step in evaluated_steps(units[0], runs, ids):
         counts = read_counts(study, best.units, ids, step, best.metric)
         if len(counts) == len(ids):

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from analysis.facts.assess import (
+    PERCENT,
     confirmed_candidates,
     differences,
     estimates,
@@ -133,7 +134,7 @@ def setting_rows(study: Study) -> list[SettingRow]:
         own = {setting_name(each.best): each.best for each in settings if each.setup == setup}
         drawn = replicate_scores(own)
         for name, checkpoint in own.items():
-            averages = tuple(100 * score for score in checkpoint.by_seed[AVERAGE])
+            averages = tuple(PERCENT * score for score in checkpoint.by_seed[AVERAGE])
             scores, at = estimates(checkpoint, drawn[name]), (setup, name)
             is_chosen = at in chosen and checkpoint.method != BASE
             row = SettingRow(setup, checkpoint, scores, averages, is_chosen, confirmed.get(at))

@@ -266,9 +266,9 @@ def budgets(unit: Unit) -> dict[int, float]:
 def sequence_budgets(unit: Unit, rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     """Step → ε·T in nats: the budget of a token times the mean length of the step's responses.
 
-    KL(μ‖p) ≤ ε at each prefix, and the KL of a response is the expected sum of these, so that ε·T
-    bounds the logged `sequence_kl`. `rows` are those of `metrics.jsonl`; steps count from the first
-    batch of prompts.
+    In a trust region KL(μ‖p) ≤ ε at each prefix, and the KL of a response is the expected sum of
+    these, so that ε·T bounds the logged `sequence_kl`; a batch budget has ε as a mean. `rows` are
+    those of `metrics.jsonl`; steps count from the first batch of prompts.
     """
     of_token, found = budgets(unit), {}
     for row in rows:

@@ -45,9 +45,14 @@ class Estimate:
         return max(self.interval.high - float(self.value), float(self.value) - self.interval.low)
 
     @property
+    def mark(self) -> str:
+        """ONE_RUN behind a margin that holds no other training runs, else nothing."""
+        return "" if self.over == "seeds" else ONE_RUN
+
+    @property
     def reach(self) -> str:
         """`1.2`, the margin of an interval over seeds; `1.2*` of one over problems."""
-        return f"{tenths_text(self.margin)}{'' if self.over == 'seeds' else ONE_RUN}"
+        return f"{tenths_text(self.margin)}{self.mark}"
 
 
 # Why a difference has a p-value, or has none: a score of the untrained student has no seeds, the
@@ -222,9 +227,9 @@ class ConfirmedRow:
     """The chosen setting of a method, trained on seeds that took no part in choosing it.
 
     `units` are the confirming runs that are evaluated, of `wanted` in all; `columns` is empty
-    without any. `averages` are the runs' own, in [0, 1], and `sampling` is
-    the variance of one of them by the sampling of responses. `collapse` counts the runs that lie below the
-    untrained student at the step, the only one that they are evaluated at.
+    without any. `averages` are the runs' own, in [0, 1], and `sampling` is the variance of one of
+    them by the sampling of responses. `collapse` counts the runs that lie below the untrained
+    student at the step, the only one that they are evaluated at.
     """
 
     setup: str
@@ -270,7 +275,7 @@ class HeldOutRow:
 
     All numbers are means over the runs `units`, in nats and shares in [0, 1]. The interval of `kl`
     and of its difference to vanilla is over seeds, and over the prompts with a single run.
-    `first_kl` is the KL at the first tokens of a response, where no mistake has been made yet, and
+    `first_kl` is the KL at the first tokens of a response, where few mistakes have been made, and
     `start` the KL before the first step. `prompts` counts the prompts of a run.
     """
 

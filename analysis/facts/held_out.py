@@ -1,9 +1,10 @@
 """KL(p‖q) of selected checkpoints on held-out prompts, and their differences to vanilla.
 
-The endpoint of a run is the token mean of one measurement (`records.log.HeldOut`). It varies far
-less than pass@1, since it reads two whole distributions at each token where an answer is right or
-wrong. All trials of a setup answer the same prompts with the same uniforms. What the prompts have
-in common therefore cancels in a difference, and intervals over runs hold for these prompts.
+The endpoint of a run is the token mean of one measurement (`records.log.HeldOut`). It is no score:
+a student that writes what its teacher would also write after a mistake is close to it, and runs
+that collapse scatter in it as they do in pass@1. All trials of a setup answer the same prompts with
+the same uniforms. What the prompts have in common therefore cancels in a difference, and intervals
+over runs hold for these prompts.
 """
 
 from __future__ import annotations
@@ -55,18 +56,16 @@ class _Measured:
         return {prompt: fmean(values) for prompt, values in of_prompts.items()}
 
 
-def held_out_rows(
-    study: Study, chosen: Iterable[Selected], level: float = LEVEL
-) -> list[HeldOutRow]:
+def held_out_rows(study: Study, chosen: Iterable[Selected]) -> list[HeldOutRow]:
     """A row for each selected checkpoint that all of its runs measured.
 
     Differences to vanilla are tested over runs, and corrected for their number, as those of scores
-    are. `level` is smaller where this is one look of several.
+    are.
     """
     rows, measured = [], [found for each in chosen if (found := _measured(study, each))]
     for setup in study.experiment.setups:
         of_setup = [each for each in measured if each.selected.setup == setup]
-        gaps = _differences(of_setup, level)
+        gaps = _differences(of_setup)
         for each in of_setup:
             rows.append(_row(study, each, gaps.get(each.selected.best.method)))
     return rows
@@ -106,7 +105,7 @@ def _row(study: Study, each: _Measured, gap: Difference | None) -> HeldOutRow:
     )
 
 
-def _differences(measured: Sequence[_Measured], level: float) -> dict[str, Difference]:
+def _differences(measured: Sequence[_Measured]) -> dict[str, Difference]:
     """Method → its KL minus vanilla's; over the prompts that both have where one has a single run."""
     by_method = {each.selected.best.method: each for each in measured}
     reference = by_method.pop(REFERENCE, None)
@@ -128,7 +127,7 @@ def _differences(measured: Sequence[_Measured], level: float) -> dict[str, Diffe
         gaps[method] = Difference(_estimate(value, over_runs, paired), runs, outcome, sizes)
         if over_runs is not None and outcome == "tested":
             distributions[method] = over_runs
-    return gaps | with_tests(gaps, distributions, level)
+    return gaps | with_tests(gaps, distributions, LEVEL)
 
 
 def _estimate(

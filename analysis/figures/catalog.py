@@ -32,8 +32,8 @@ def pictures(
         yield replace(setup_map.picture(facts), width=width)
     for data in facts.runs:
         drawn = [training.trajectories(data, wanted), *(figure(data) for figure in FIGURES)]
-        if sweep.cells_of(data):
-            drawn.insert(FIGURES.index(sweep.picture) + 2, sweep.heat(data))
+        if (heat := sweep.heat(data)) is not None:
+            drawn.insert(FIGURES.index(sweep.picture) + 2, heat)
         for each in drawn:
             yield replace(each, width=width)
 

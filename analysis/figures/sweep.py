@@ -241,9 +241,11 @@ def draw_heat(
     return figure
 
 
-def heat(data: SetupRuns) -> Picture:
-    """The heat map of the trust region's grid; see `cells_of`."""
+def heat(data: SetupRuns) -> Picture | None:
+    """The heat map of the trust region's grid; None where there is none, see `cells_of`."""
     cells = cells_of(data)
+    if not cells:
+        return None
     if not any(cells.values()):
         missing = "no setting of trust_region's grid has been evaluated yet"
         return Picture(HEAT, data.name, missing=missing)

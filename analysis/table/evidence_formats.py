@@ -136,8 +136,8 @@ def score_text(score: Estimate | None, decimals: int = 1) -> str:
     """`86.4 ±1.5`; empty where the score is missing."""
     if score is None:
         return ""
-    mark = "" if score.over == "seeds" else ONE_RUN
-    return f"{decimal_text(score.value, decimals)} ±{decimal_text(score.margin, decimals)}{mark}"
+    value, margin = (decimal_text(each, decimals) for each in (score.value, score.margin))
+    return f"{value} ±{margin}{score.mark}"
 
 
 def number_text(value: Fraction | float | None) -> str:

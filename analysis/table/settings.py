@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from analysis.facts.comparison import SettingRow
+from analysis.facts.evidence import Estimate
 from analysis.labels import AVERAGE, benchmark_label, method_label, setup_title
 from analysis.table.evidence_formats import number_text
 from orchestrator import sheet
 from orchestrator.errors import refuse
 from orchestrator.experiment.axes import setting_text
 from orchestrator.selection.study import Study
-from orchestrator.sheet import Cell, Sheet
+from orchestrator.sheet import Cell, Mark, Sheet
 
 EXPLANATION = (
     "Each row is a setting at its best step, chosen on the problems that it reports: the best of "
@@ -34,32 +35,24 @@ def sheet_of(study: Study, setup: str, rows: Sequence[SettingRow]) -> Sheet:
     """A row for each setting of a setup; the scores in percent, with their intervals."""
     runs, cells = study.experiment.setups[setup].evaluation.benchmarks, list[list[Cell]]()
     for row in rows:
-        checkpoint, scores = row.checkpoint, list[Cell]()
-        for key in (AVERAGE, *runs):
-            score = row.columns.get(key)
-            mark = "best" if row.chosen and key == AVERAGE else None
-            scores.append(
-                Cell("")
-                if score is None
-                else Cell(number_text(score.value), score.value, mark, score.reach)
-            )
-        own = row.confirmed
-        confirmed = (
-            Cell("") if own is None else Cell(number_text(own.value), own.value, None, own.reach)
-        )
-        several = len(row.averages) > 1
-        averages = " ".join(map(number_text, row.averages)) if several else ""
-        words = [
-            method_label(checkpoint.method),
-            setting_text(checkpoint.knobs),
-            f"{checkpoint.step}",
-        ]
-        cells.append([*map(Cell, words), *scores, Cell(averages), confirmed])
+        checkpoint, knobs = row.checkpoint, setting_text(row.checkpoint.knobs)
+        words = [method_label(checkpoint.method), knobs, str(checkpoint.step)]
+        averages = " ".join(map(number_text, row.averages)) if len(row.averages) > 1 else ""
+        scores = [_cell(row.columns.get(AVERAGE), "best" if row.chosen else None)]
+        scores += [_cell(row.columns.get(key)) for key in runs]
+        cells.append([*map(Cell, words), *scores, Cell(averages), _cell(row.confirmed)])
     table = Sheet(headings(study, setup), cells, left=(0, 1))
     filled = [
         place for place in range(len(table.headings)) if any(row[place].text for row in cells)
     ]
     return table.only(filled)
+
+
+def _cell(score: Estimate | None, mark: Mark | None = None) -> Cell:
+    """A score with the reach of its interval; empty where it is missing."""
+    if score is None:
+        return Cell("")
+    return Cell(number_text(score.value), score.value, mark, score.reach)
 
 
 def to_markdown(study: Study, rows: Sequence[SettingRow]) -> str:
