@@ -96,6 +96,8 @@ WRONG_TYPES = [
     ("axes=3", "axes: 3", "{training.optimizer.lr: [1e-4]}"),
     ("axes.training.optimizer=[1]", "axes.training.optimizer: expected a key", "single value"),
     ("training.optimizer.lr=[1e-4,2e-4]", "training.optimizer.lr: [", "axes.training.optimizer.lr"),
+    ("training.optimizer=[1]", "training.optimizer: [1]: expected a mapping with keys among lr"),
+    ("training.sft.checkpoints=[[6]]", "training.sft.checkpoints[0]: [6]", "a whole number"),
     ("seeds=5", "seeds: 5", "[0, 1, 2, 3, 4]"),
     ("seeds=[1.0]", "seeds[0]: 1.0"),
 ]
@@ -596,6 +598,11 @@ def test_a_file_may_be_broken_anywhere(tmp_path: Path, capsys: Capture) -> None:
     for text in texts:
         Path("sweep.yaml").write_text(text)
         ends_well(capsys, "plan", "sweep.yaml")
+
+
+@pytest.mark.parametrize("word", ["training.optimizer=[1]", "training.sft.checkpoints=[[6]]"])
+def test_only_a_key_with_one_value_is_said_to_be_an_axis(word: str, capsys: Capture) -> None:
+    assert "axis" not in trb_refuses(capsys, "plan", QUICKSTART, word)
 
 
 def test_help_lists_every_command_once_by_purpose(capsys: Capture) -> None:

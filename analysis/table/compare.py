@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
@@ -20,7 +19,7 @@ from analysis.table.evidence_formats import gap_cells, number_text
 from analysis.table.formats import markdown_advice
 from orchestrator import sheet
 from orchestrator.errors import refuse
-from orchestrator.experiment.axes import setting_text, short_names, value_text
+from orchestrator.experiment.axes import respelled, setting_text, short_names, value_text
 from orchestrator.experiment.methods import known_method
 from orchestrator.selection.study import Study
 
@@ -81,9 +80,7 @@ def _has(knobs: Mapping[str, Any], given: Sequence[str]) -> bool:
         values[name] = values[short[name]] = value_text(value)
     for word in given:
         name, _, text = word.partition("=")
-        with suppress(ValueError):
-            text = value_text(float(text))
-        if values.get(name) != text:
+        if values.get(name) != respelled(text):
             return False
     return True
 

@@ -157,6 +157,7 @@ def _exported(
         weights=weights,
         licence=licence_of(student),
         confirmed=confirmed,
+        caveats=[each for each in (study.experiment.caveat, setup.caveat) if each],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Exported:
     `own` and `fresh` are its own pass@1 in percent by benchmark and `avg`, on the samples that
     chose it and on samples that took no part. `origin` is the provenance, `weights` the sha256 of
     its files of weights, `licence` that of the student's files if they state one, `confirmed` the
-    score of the same setting on other seeds.
+    score of the same setting on other seeds. `caveats` are those of its experiment and setup.
     """
 
     experiment: str
@@ -42,6 +42,7 @@ class Exported:
     weights: Mapping[str, str]
     licence: str | None
     confirmed: ConfirmedRow | None
+    caveats: Sequence[str] = ()
 
 
 def model_card(exported: Exported) -> str:
@@ -65,7 +66,6 @@ def model_card(exported: Exported) -> str:
         | {
             "matter": matter.to_yaml(),
             "name": name,
-            "caveat": setup.caveat,
             "method": " with ".join(filter(None, (method_title(row.method), row.setting))),
             "benchmarks": exported.setup.evaluation.benchmarks,
             "prompt": setup.prompt,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from orchestrator.commands.arguments import (
     refuse_folder,
 )
 from orchestrator.errors import UserError, one_of, refuse
-from orchestrator.experiment.axes import short_names, value_text
+from orchestrator.experiment.axes import respelled, short_names, value_text
 from orchestrator.experiment.methods import Grid, known_method
 
 
@@ -86,9 +85,7 @@ def _wanted_setting(text: str, grids: Mapping[str, Grid]) -> WantedSetting:
         names = {short: full for full, short in short_names(grids[method]).items()}
         one_of(f"--setting {method}", knob, names)
         given = {value_text(each): each for each in grids[method][names[knob]]}
-        typed = value
-        with suppress(ValueError):  # 5e-2 is the 0.05 of the file
-            typed = value_text(float(value))
+        typed = respelled(value)
         if typed not in given:
             right = f"a value of the experiment: {', '.join(given)}"
             raise refuse(f"--setting {method}:{knob}", value, right)

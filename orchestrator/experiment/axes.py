@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, get_origin
 
@@ -212,6 +213,13 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def respelled(text: str) -> str:
+    """A value that people typed, as `value_text` writes it: `5e-2` is `0.05`."""
+    with suppress(ValueError):
+        return value_text(float(text))
+    return text
 
 
 def setting_text(knobs: Mapping[str, Any]) -> str:

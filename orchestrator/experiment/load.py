@@ -265,8 +265,8 @@ def _parse_methods(raw: dict[str, Any], shared: dict[str, Any], default: Placeme
     """Parse the methods into grids, with the placements and seeds that some methods set themselves.
 
     A grid has the knobs of its method, and then the axes: those of its block over the `shared`
-    ones. A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
-    wrong type or out of range, a missing knob or a repeated value.
+    ones. A method set to null is left out. Raises UserError on an unknown method or knob, a value
+    of the wrong type or out of range, a missing knob or a repeated value.
     """
     grids: dict[str, dict[str, list[Any]]] = {}
     placements: dict[str, Placement] = {}

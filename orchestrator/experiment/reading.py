@@ -158,7 +158,8 @@ def _refusal(kind: Any, error: ErrorDetails, key: str) -> UserError:
     if error["type"] in UNKNOWN:
         return _unknown_key(around.kind, key, str(error["loc"][-1]))
     expected = _expected(error, place, key)
-    if isinstance(error["input"], list) and key.startswith("training."):
+    one_value = place.section is None and "[" not in key
+    if isinstance(error["input"], list) and one_value and key.startswith("training."):
         expected += f"; several values are an axis: axes.{key}=[…]"
     if error["input"] is None:
         missing = f"no value: expected {expected}"

@@ -23,14 +23,7 @@ from orchestrator.engines.budget import Budget, Situation, TooSmall, budget
 from orchestrator.engines.memory import GIB, Gpus, decoder, sequences_per_step
 from orchestrator.experiment.axes import axes_of
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.experiment.units import (
-    Family,
-    Unit,
-    expand,
-    families,
-    setup_of,
-    widest_setup,
-)
+from orchestrator.experiment.units import Family, Unit, expand, families, setup_of, widest_setup
 from orchestrator.planning.costs import OTHER, PHASES, TRAINING_PHASES, SetupCosts
 from orchestrator.planning.numbers import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
@@ -222,7 +215,8 @@ def generated(plan: Plan) -> dict[str, Generated]:
     for name, costs in plan.costs.items():
         own = [planned.resources for planned in plan.of_setup(name)]
         training.append(Range.total(needed.expected_training_tokens for needed in own))
-        asked = sum(held_out_responses(each.unit, costs.setup) for each in plan.of_setup(name))
+        units = [each.unit for each in plan.of_setup(name)]
+        asked = sum(held_out_responses(unit, setup_of(unit, plan.experiment)) for unit in units)
         measured += asked
         most_measured += asked * costs.setup.training.max_response_tokens
         held_out.append(costs.tokens_under(None) * asked)
