@@ -57,7 +57,7 @@ from orchestrator.records.rundir import (
 from orchestrator.records.slices import ProblemRecord, ResponseText, Slice, identity, write_texts
 
 LOGS = (METRICS, ROLLOUTS)
-LATER = (HELD_OUT,)  # logs that begin with their first row, so that other units have none
+ON_DEMAND = (HELD_OUT,)  # logs that begin with their first row, so that other units have none
 
 
 class RecordWriter(RunReader):
@@ -109,7 +109,7 @@ class RunWriter(RunReader):
             state = self._state()
             begun = [
                 name
-                for name in LATER
+                for name in ON_DEMAND
                 if committed_bytes(state, name) or (self.path / name).exists()
             ]
             self._committed = {name: self._cut_to_committed(name) for name in [*logs, *begun]}
@@ -178,7 +178,7 @@ class RunWriter(RunReader):
 
     def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
         """Append rows to one of the logs; numbers that are not finite become null."""
-        if log in LATER and log not in self._logs:
+        if log in ON_DEMAND and log not in self._logs:
             self._committed[log] = self._cut_to_committed(log)
             self._logs[log] = self._opened(log)
         with naming(self.path / log):

@@ -217,8 +217,8 @@ def nodes_of(
 
 # --- requirements of every machine of a cluster: the runs folder itself, models and data ---
 #
-# The driver lists the requirements, which its own machine meets; `lacking` checks
-# them on each machine.
+# The driver lists the requirements, which its own machine meets; `lacking` checks them on each
+# machine.
 
 
 SIGN = ".sweep"  # suffix of the file that identifies a runs folder
