@@ -90,8 +90,9 @@ class TerminalTable:
         ):
             if texts and not (self.brief and captions and texts is table.notes):
                 yield Text()
+            hanging = "  " if texts is captions else ""  # a list, whose terms stand out at the left
             for text in texts:
-                yield from (Text(line, style) for line in _wrapped(text, width))
+                yield from (Text(line, style) for line in _wrapped(text, width, "", hanging))
         if table.verdict.advice is not None and not self.brief:
             yield from (Text(line) for line in _wrapped(table.verdict.advice.reason, width))
             # One line, however long, so that it can be pasted.
@@ -137,16 +138,16 @@ def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
                 below.insert(0, cell.text)
             elif place not in above and cell.text:
                 below.append(f"{NAMES.get(name, name.lower())} {cell.text}")
-        for text in _wrapped("; ".join(below), width, "    "):
+        for text in _wrapped("; ".join(below), width, "    ", "    "):
             yield Text(text, "dim")
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "", hanging: str = "") -> list[str]:
     return textwrap.wrap(
         text,
         width,
         initial_indent=indent,
-        subsequent_indent=indent,
+        subsequent_indent=hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )

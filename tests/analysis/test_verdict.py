@@ -21,7 +21,7 @@ from rich.console import Console
 
 from analysis.facts.evidence import Advice, Verdict
 from analysis.facts.facts import facts
-from analysis.facts.verdict import headline, more_seeds, verdict
+from analysis.facts.verdict import explanation, headline, more_seeds, verdict
 from analysis.report.page import build_page
 from analysis.table import compare, terminal
 from analysis.table.formats import FORMATS
@@ -264,6 +264,13 @@ def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None
     assert "and [ ] of one seed: 95 % bootstrap" in text
     assert "t interval over 3 seeds" in text
     assert "few seeds" in text
+    assert table.facts is not None
+    narrow = on_terminal(table, 60).splitlines()
+    start = narrow.index(next(line for line in narrow if line.startswith("± and [ ]: ")))
+    terms = [line for line in narrow[start : narrow.index("", start)] if line[:2] != "  "]
+    assert len(terms) == len(explanation(table.facts)), (
+        "a list, each item with its term at the left"
+    )
 
 
 def test_equal_seeds_leave_no_p_and_say_why(tmp_path: Path) -> None:
