@@ -54,6 +54,7 @@ METHOD, SETUP, BENCHMARK, GRADER, TRACKER = EXTENDING = [
 ]
 FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
 OUT_OF_DOMAIN = DOCS / "out-of-domain.md"
+COMING_FROM = DOCS / "coming-from-wandb-and-tune.md"
 README = ROOT / "README.md"
 PAGES = [
     README,
@@ -236,6 +237,27 @@ def test_the_example_of_rates_counts_a_trial_for_each(
     ids = {unit.id for unit in expand(load_experiment(here / "rates.yaml"))}
     plain = ("axes.training.optimizer.lr=null",)
     assert {unit.id for unit in expand(load_experiment(here / "rates.yaml", plain))} < ids
+
+
+def test_a_sweep_of_another_program_has_the_trials_that_the_page_counts(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Methods × rates × seeds and the fresh runs; a second rate shares the units of the first."""
+    text = " ".join(COMING_FROM.read_text("utf-8").split())
+    counted = (
+        r"has (\d+) exploring trials and (\d+) fresh ones.* (\d+) trials a second rate: (\d+),"
+    )
+    [(exploring, fresh, shipped, both)] = [map(int, found) for found in re.findall(counted, text)]
+    assert trials(
+        trb_shows(capsys, "plan", "from-a-sweep.yaml", "confirm=null", "--json")
+    ) == dict.fromkeys(("vanilla", "trust_region"), exploring // 2)
+    shown = trb_shows(capsys, "plan", "from-a-sweep.yaml")
+    assert re.search(rf"^confirming .* {fresh}$", shown, re.MULTILINE)
+    quickstart = EXPERIMENTS / "quickstart.yaml"
+    plain = {unit.id for unit in expand(load_experiment(quickstart)) if unit.is_trial}
+    [override] = re.findall(r"'(axes=.*?)'", text)
+    ids = {unit.id for unit in expand(load_experiment(quickstart, [override])) if unit.is_trial}
+    assert (len(plain), len(ids), len(plain & ids)) == (shipped, both, shipped)
 
 
 def test_the_paper_small_head_names_an_override_for_every_method() -> None:

@@ -177,14 +177,18 @@ def limits_text(gap: Difference, decimals: int = 1) -> str:
 
 
 def markdown_blocks(known: Facts, title: Callable[[str], str]) -> list[str]:
-    """Lines of one table for each setup, then the explanation."""
+    """Lines of one table for each setup, then the explanation as a list."""
     lines: list[str] = []
     several = len({row.setup for row in known.rows}) > 1
     for block in blocks(known):
         heading = block.heading(title(block.setup) if several and block.setup else "")
         lines += ["", f"**{heading}**"] if heading else []
         lines += ["", *to_markdown(block.sheet, ESCAPES)]
-    return [*lines, "", " ".join(explanation(known)).translate(ESCAPES)] if lines else []
+    return (
+        [*lines, "", *(f"- {text.translate(ESCAPES)}" for text in explanation(known))]
+        if lines
+        else []
+    )
 
 
 def comment_lines(known: Facts) -> Iterator[str]:

@@ -283,6 +283,8 @@ def test_equal_seeds_leave_no_p_and_say_why(tmp_path: Path) -> None:
     gap = next(row for row in table.facts.rows if row.method == "skd").columns["avg"].difference
     assert gap is not None
     assert (gap.p_value, gap.estimate.over) == (None, "problems")
+    listed = [line for line in FORMATS["md"](table).splitlines() if line.startswith("- ")]
+    assert len(listed) == len(explanation(table.facts)), "a list of what the columns mean"
     text = flat(FORMATS["md"](table))
     assert "(equal seeds)" in text
     assert "Where no two seeds of a method differ, no spread between seeds can be told" in text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import statistics
 from fractions import Fraction
 from math import sqrt
 from typing import Any
@@ -14,6 +16,7 @@ from scipy import stats
 
 from orchestrator.selection import significance
 from orchestrator.selection.significance import RunSpread, TDistribution
+from tests.sweeps import ROOT
 
 Array = NDArray[np.float64]
 ONE, OTHER = [50.0, 52.0, 55.0], [48.0, 47.0, 51.0, 50.0]
@@ -233,3 +236,77 @@ def test_p_is_a_probability_however_large_the_difference() -> None:
     adjusted = significance.adjusted([80.0, -20.0, 0.1], [TDistribution(0.76, 60, 0.5)] * 3)
     assert all(0 <= p <= 1 for p in adjusted.p_values)
     assert adjusted.p_values[0] <= adjusted.p_values[1] < 1e-9
+
+
+# --- the example of the glossary ---
+
+GLOSSARY = (ROOT / "docs/glossary.md").read_text("utf-8")
+
+
+class Example:
+    """The numbers of the page from its right answers of 400, by statistics and scipy alone."""
+
+    def __init__(self) -> None:
+        runs: dict[str, list[float]] = {}
+        for method, cells in re.findall(r"^\| (\w+), seed \d \| (.*) \|$", GLOSSARY, re.MULTILINE):
+            shares = [int(count) / 400 for count in cells.split(" | ")]
+            runs.setdefault(method, []).append(100 * statistics.fmean(shares))
+        self.vanilla, self.blended = runs["Vanilla"], runs["TRB"]
+        both = self.vanilla, self.blended
+        self.means = [statistics.fmean(own) for own in both]
+        self.spreads = [statistics.stdev(own) for own in both]
+        self.errors = [spread / sqrt(3) for spread in self.spreads]
+        self.reach: float = stats.t(2).ppf(0.975)
+        self.gap = self.means[1] - self.means[0]
+        self.error = sqrt(self.errors[0] ** 2 + self.errors[1] ** 2)
+        test: Any = stats.ttest_ind(self.blended, self.vanilla, equal_var=False)
+        self.t, self.freedom, self.p = test.statistic, test.df, test.pvalue
+        self.within: float = stats.t(self.freedom).ppf(0.975)
+        self.half = self.within * self.error
+        self.interval = f"[{self.gap - self.half:+.1f}, {self.gap + self.half:+.1f}]"
+        self.relabelled: Any = stats.permutation_test(
+            (self.blended, self.vanilla),
+            lambda one, other: float(
+                abs(stats.ttest_ind(one, other, equal_var=False).statistic)  # pyright: ignore
+            ),
+            n_resamples=1000,
+            alternative="greater",
+        )
+
+
+def test_the_example_from_counts_to_p_is_right() -> None:
+    e, text = Example(), " ".join(GLOSSARY.split())
+    means, spreads, (low, high) = e.means, e.spreads, e.errors
+    assert e.freedom == pytest.approx(e.error**4 / (low**4 / 2 + high**4 / 2))
+    ways = e.relabelled.null_distribution.size
+    for said in (
+        "or {:.2f}, {:.2f} and {:.2f} %. TRB".format(*e.vanilla),
+        "or {:.2f}, {:.2f} and {:.2f} %. 2.".format(*e.blended),
+        f"Vanilla has {means[0]:.2f} with a standard deviation of {spreads[0]:.3f}",
+        f"TRB {means[1]:.2f} with {spreads[1]:.3f}",
+        f"{low:.3f} and {high:.3f}. The t distribution",
+        f"within {e.reach:.3f} standard errors: {means[0]:.1f} ± {e.reach * low:.1f} and",
+        f"and {means[1]:.1f} ± {e.reach * high:.1f}.",
+        f"= {e.gap:.2f}. Its standard error is √({low:.3f}² + {high:.3f}²) = {e.error:.3f}.",
+        f"{e.error:.3f}⁴ ÷ ({low:.3f}⁴ ÷ 2 + {high:.3f}⁴ ÷ 2) = {e.freedom:.2f},",
+        f"within {e.within:.3f} standard errors: {e.gap:.2f} ± {e.half:.2f}, or {e.interval}.",
+        f"is {e.t:.2f} standard errors. Equal means show as many with p = {e.p:.3f}.",
+        f"in {ways} ways. Only this one and its mirror",
+        f"p = 2 ÷ {ways} = {e.relabelled.pvalue:.3f},",
+    ):
+        assert said in text, said
+
+
+def test_the_example_from_counts_to_p_is_what_the_program_computes_and_prints() -> None:
+    e = Example()
+    own = [significance.spread_of(runs) for runs in (e.vanilla, e.blended)]
+    for spread, error in zip(own, e.errors, strict=True):
+        over_runs = significance.of_mean(spread)
+        assert over_runs is not None
+        assert over_runs.reach() == pytest.approx(e.reach * error)
+    found = significance.adjusted([e.gap], [compared(e.blended, e.vanilla)])
+    assert (found.p_values, found.reaches) == ([pytest.approx(e.p)], [pytest.approx(e.half)])
+    relabelled = e.relabelled.pvalue
+    assert significance.permutation_p(e.vanilla, [e.blended]) == [pytest.approx(relabelled)]
+    printed = " ".join((ROOT / "docs/read-the-table.md").read_text("utf-8").split())
+    assert f"{e.gap:+.1f} {e.interval}, p = {e.p:.3f} (by permutation {relabelled:.3f})" in printed
