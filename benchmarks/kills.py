@@ -34,6 +34,7 @@ METHODS = {
 }
 LONG = {"steps": 30, "checkpoint_every": 5}
 EVALUATION = {"benchmarks": {"arithmetic_short": {"n": 8, "limit": 40}}, "budget": "adaptive"}
+RUNTIME = {"keep": "all", "save_every": "0.3s"}  # a save between most checkpoints
 PAUSE_S = (0.2, 8.0)  # between the moment that something runs and the kill
 
 Target = Callable[[subprocess.Popen[str], Path], list[int]]
@@ -81,7 +82,8 @@ def main() -> int:
     rng = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     with tempfile.TemporaryDirectory(prefix="trb-kills-") as name:
         folder = Path(name)
-        experiment = write_experiment(folder, METHODS, training=LONG, evaluation=EVALUATION)
+        keys = {"training": LONG, "evaluation": EVALUATION, "runtime": RUNTIME}
+        experiment = write_experiment(folder, METHODS, **keys)
         run_without_ray(experiment, folder / "undisturbed")
         expected, kills = contents(folder / "undisturbed"), Counter[str]()
         while kills.total() < wanted:

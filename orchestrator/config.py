@@ -6,6 +6,7 @@ Defaults are the paper's (Appendix A and its tables); setups and experiments hol
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from orchestrator.rules import (
     DataSource,
     Decay,
     Dtype,
+    Duration,
     EngineName,
     EvaluationBudget,
     Flag,
@@ -54,6 +56,7 @@ from orchestrator.rules import (
     WandbMode,
     WeightsPath,
     Whole,
+    seconds_of,
 )
 
 
@@ -367,6 +370,11 @@ class Runtime(Section):
         Count, "Responses that an evaluator samples at a time and writes together."
     ] = 2000
     keep: Annotated[Retention, "Which checkpoints stay on disk."] = "best"
+    save_every: Annotated[
+        Duration | None,
+        "Time after which a unit saves its learner's state between two checkpoints, so that a kill "
+        "repeats no more; null: at checkpoints only.",
+    ] = "20min"
     worker_timeout_s: Annotated[
         Positive, "Seconds after which a call of an actor counts as lost."
     ] = 7200.0
@@ -387,6 +395,11 @@ class Runtime(Section):
     rollout_texts: Annotated[
         Natural, "Rollouts of each step whose text is written; of some steps token by token."
     ] = 4
+
+    @property
+    def save_every_s(self) -> float:
+        """Seconds between two commits after which a state is saved; infinite without saves."""
+        return math.inf if self.save_every is None else seconds_of(self.save_every)
 
 
 @dataclass(frozen=True)

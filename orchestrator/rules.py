@@ -79,15 +79,17 @@ NULL_IS_DEFAULT = BeforeValidator(lambda given: {} if given is None else given)
 NAMES_OF_MAPPING = BeforeValidator(lambda given: list(given) if isinstance(given, dict) else given)
 
 
-class OneOrMore(Must):
-    """A rule in place of the type `int | list[int]`: pydantic's errors about a union would name its
-    types behind the key.
+class InPlace(Must):
+    """A rule in place of its key's type, whose own errors would say less.
+
+    Pydantic's errors about the union `int | list[int]` would name its types behind the key.
     """
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        whole = replace(self, words=f"{NAMES[int]}, {self.words}")
+        first, *_ = typing.get_args(source) or [source]
+        whole = replace(self, words=f"{NAMES[first]}, {self.words}")
         return core_schema.no_info_plain_validator_function(whole._checked)
 
 
@@ -97,7 +99,16 @@ def _are_ids(value: Any) -> bool:
     return whole and 0 < len(numbers) == len(set(numbers))
 
 
-Ids = Annotated[int | list[int], OneOrMore("or a list of different ones", _are_ids)]
+def seconds_of(duration: Any) -> float:
+    """Seconds of `90s`, `10min` or `1.5h`; 0 for what is no duration."""
+    written = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h)", str(duration))
+    return float(written[1]) * {"s": 1, "min": 60, "h": 3600}[written[2]] if written else 0.0
+
+
+Duration = Annotated[
+    str, InPlace("a duration in s, min or h, such as 10min", lambda given: seconds_of(given) > 0)
+]
+Ids = Annotated[int | list[int], InPlace("or a list of different ones", _are_ids)]
 
 
 # --- closed choices, names and limits of keys ---

@@ -8,6 +8,7 @@
 | `held_out.jsonl` | a row per checkpoint of a trial: KL(p‖q) on held-out prompts (`log.HeldOut`) | appended |
 | `samples/step_000019.jsonl.gz` | some rollouts of that step token by token (`log.RolloutSample`) | whole |
 | `checkpoints/step_000020/` | a Hugging Face model folder; beside the last one, the learner's state | whole |
+| `saved/step_000013/` | the learner's state alone, after a step between two checkpoints | whole |
 | `evals/<evaluation id>/step_000020/` | a file for each slice (`slices`), in it a row per problem | whole |
 | beside them | `….texts.gz` for each slice (`slices`): responses with prompt and grade | whole, before the slice |
 | `state.json` | the next step, and sizes and sha256 of all of the above that was committed | whole, by each commit |
@@ -74,7 +75,7 @@ CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json"
 METRICS, ROLLOUTS, DATA = "metrics.jsonl", "rollouts.jsonl", "data.json"
 ATTEMPTS, TIMING = "attempts.jsonl", "timing.jsonl"
 ERROR, TRACEBACK = "error.txt", "traceback.txt"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, SAVED = "checkpoints", "saved"
 LEARNER_STATE, LEARNER_FOLDER, CANARY = "learner.safetensors", "learner", "canary.json"
 T = TypeVar("T")
 
@@ -270,6 +271,10 @@ class RunReader:
         """The folder of a step's checkpoint, which need not exist."""
         return self.path / CHECKPOINTS / f"step_{step:06d}"
 
+    def saved_path(self, step: int) -> Path:
+        """The folder of a learner's state that was saved after `step`, which need not exist."""
+        return self.path / SAVED / f"step_{step:06d}"
+
     def committed_checkpoints(self) -> list[int]:
         """Steps whose checkpoints were committed and not dropped; one without a folder was lost."""
         return sorted(map(int, self._state().get("checkpoints", {})))
@@ -292,6 +297,19 @@ class RunReader:
             raise damaged(self.checkpoint_path(step), "was never committed", self.remedy)
         files = with_learner if learner else self.checkpoint_files(step)
         verify_files(self.checkpoint_path(step), files, self.remedy)
+
+    def verified_state(self) -> Path:
+        """The folder with the learner's state of `next_step`: of a checkpoint, or of a save.
+
+        Raises Damaged unless its files are as they were written.
+        """
+        step = self.next_step
+        saved = self._state().get("saved", {}).get(str(step))
+        if saved is None:
+            self.verify_checkpoint(step, learner=True)
+            return self.checkpoint_path(step)
+        verify_files(self.saved_path(step), saved, self.remedy)
+        return self.saved_path(step)
 
     # --- evaluations ---
 

@@ -47,6 +47,7 @@ from orchestrator.records.rundir import (
     METRICS,
     PROVENANCE,
     ROLLOUTS,
+    SAVED,
     STATE,
     TIMING,
     TRACEBACK,
@@ -124,6 +125,7 @@ class RunWriter(RunReader):
         state = self._state()
         self._models: Mapping[str, Any] = state.get("models", {})
         self._checkpoints: dict[str, dict[str, str]] = state.get("checkpoints", {})
+        self._saved: dict[str, dict[str, str]] = state.get("saved", {})
         self._documents: dict[str, str] = state.get("documents", {})
 
     def close(self) -> None:
@@ -213,30 +215,23 @@ class RunWriter(RunReader):
         after it a folder that `state.json` does not name; the next opening removes either, and the
         steps since the last commit are repeated.
         """
-        target = self.checkpoint_path(step)
-        scratch = target.with_name(f"{target.name}.tmp")
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        save(scratch)
-        give_usual_mode(scratch)
-        files = {}
-        for path in sorted(scratch.rglob("*")):
-            sync(path)
-            if path.is_file():
-                files[path.relative_to(scratch).as_posix()] = file_sha256(path)
-        self._checkpoints[str(step)] = files
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(scratch, target)
-        sync(target.parent)
+        self._checkpoints[str(step)] = _made(self.checkpoint_path(step), save)
+
+    def new_save(self, step: int, save: Callable[[Path], None]) -> None:
+        """Save the learner's state after a step between two checkpoints, made as a checkpoint is.
+
+        It is no checkpoint: training alone reads it, and the next commit removes it.
+        """
+        self._saved[str(step)] = _made(self.saved_path(step), save)
 
     def commit(self, next_step: int) -> None:
         """Commit everything written so far; training goes on at `next_step`.
 
         A kill before `state.json` is replaced leaves the previous commit: its learner's state still
         exists, and the next opening removes later rows and checkpoints. A kill afterwards leaves
-        this commit. It may leave learner's states of earlier checkpoints, too, which nothing reads
-        and the next commit removes. If those states were removed first, a kill could leave no
-        learner's state from which to go on.
+        this commit. It may leave earlier learner's states, too, which nothing reads and the next
+        commit removes. If those states were removed first, a kill could leave no learner's state
+        from which to go on.
         """
         for name, file in self._logs.items():
             with naming(self.path / name):
@@ -246,10 +241,12 @@ class RunWriter(RunReader):
         for step in self._checkpoints:
             if int(step) != next_step:
                 self._checkpoints[step] = without_learner(self._checkpoints[step])
+        self._saved = {step: files for step, files in self._saved.items() if int(step) == next_step}
         self._write_state(next_step)
         for step, folder in self.checkpoints().items():
             if step != next_step:
                 _remove_learner_state(folder)
+        self._remove_other_saves()
 
     def finish(self) -> None:
         """Note that training is complete, after removing the learner's state.
@@ -275,6 +272,8 @@ class RunWriter(RunReader):
             "documents": self._documents,
             "models": self._models,
         }
+        if self._saved:  # a unit that ended says nothing of its saves
+            state["saved"] = self._saved
         write_sealed(self.path / STATE, state)
 
     def _opened(self, log: str) -> TextIO:
@@ -300,6 +299,16 @@ class RunWriter(RunReader):
         for step, folder in self.checkpoints().items():
             if step not in committed:
                 shutil.rmtree(folder)
+        self._remove_other_saves()
+
+    def _remove_other_saves(self) -> None:
+        """Remove every save, or what a kill left of one, but the one that `state.json` names."""
+        named = {self.saved_path(int(step)) for step in self._state().get("saved", {})}
+        folder = self.path / SAVED
+        if not named and folder.exists():
+            shutil.rmtree(folder)
+        for saved in set(folder.glob("*")) - named:
+            shutil.rmtree(saved)
 
 
 class _CommittedPart:
@@ -374,6 +383,27 @@ def append_timing(run: RunReader, row: dict[str, Any]) -> None:
     # An evaluator may be the first to work at an untrained student.
     run.path.mkdir(parents=True, exist_ok=True)
     _append(run.path / TIMING, row | {"at": round(time.time(), 1)})
+
+
+def _made(target: Path, save: Callable[[Path], None]) -> dict[str, str]:
+    """Make a folder whole or not at all: `save` fills a scratch folder, renamed last.
+
+    Returns the sha256 of its files by name.
+    """
+    scratch = target.with_name(f"{target.name}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    save(scratch)
+    give_usual_mode(scratch)
+    files = {}
+    for path in sorted(scratch.rglob("*")):
+        sync(path)
+        if path.is_file():
+            files[path.relative_to(scratch).as_posix()] = file_sha256(path)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(scratch, target)
+    sync(target.parent)
+    return files
 
 
 def _remove_learner_state(checkpoint: Path) -> None:

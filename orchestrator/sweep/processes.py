@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class TrainingProcess:
-    """One attempt at a unit; each step runs it to its next checkpoint."""
+    """One attempt at a unit; each step runs it to its next commit."""
 
     def __init__(self, sweep: Sweep, work: TrainUnit):
         self._sweep = sweep
@@ -57,7 +57,7 @@ class TrainingProcess:
         """Return Tune's result; raise errors that another attempt in a new process may not meet."""
         try:
             self._progress = self._progress or self._begin()
-            checkpoint = next(self._progress, None)
+            committed = next(self._progress, None)
         except Exception as error:
             if self._fail(failure_of(error)):
                 raise
@@ -65,10 +65,10 @@ class TrainingProcess:
         except BaseException:
             self.end("stopped")
             raise
-        if checkpoint is None:
+        if committed is None:
             self.end("trained")
             return {"done": True}
-        return {"unit_step": checkpoint}
+        return {"unit_step": committed}
 
     def end(self, last_line: str, error: str | None = None) -> None:
         """Release the roles, the run directory and the pulse; `last_line` goes to the log."""
@@ -246,7 +246,7 @@ class EvaluatorProcess:
 
 
 class WorkTrainable(tune.Trainable):
-    """Each Tune step trains to the next checkpoint or samples a slice."""
+    """Each Tune step trains to the next commit or samples a slice."""
 
     _process: TrainingProcess | EvaluatorProcess | None = None
 

@@ -62,8 +62,8 @@ from orchestrator.workers.spec import Pairs, bundles, evaluator_bundles, resolve
 
 # --- limits the device-hours of an experiment (`trb submit --max-gpu-hours`) ---
 #
-# A piece is the work of one commit: the training of a unit up to its next checkpoint, or a slice of
-# an evaluation.
+# A piece is the work of one commit: the training of a unit up to its next checkpoint or saved state,
+# or a slice of an evaluation.
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,22 @@ class Spending:
         """Device-hours that the current piece of `work` is still expected to take; 0 while unknown."""
         if isinstance(work, TrainUnit):
             placement = work.unit.placement
-            seconds = self._to_next_checkpoint(work.unit)
+            seconds = self._to_next_commit(work.unit)
         else:
             placement = self.study.experiment.runtime.placement.of_evaluator
             seconds = self._of_a_slice()
         return seconds * devices_of(placement, device_of(self.study)) / 3600
 
-    def _to_next_checkpoint(self, unit: Unit) -> float:
-        run = self.study.reader(unit)
+    def _to_next_commit(self, unit: Unit) -> float:
+        run, saves = self.study.reader(unit), self.study.experiment.runtime.save_every_s
         logged, _ = run.last_metrics()
         for checkpoint in checkpoint_steps(unit, self.study.setup_of(unit)):
             if checkpoint > run.next_step:
                 first = min(max(logged, run.next_step), checkpoint)
                 blended = steps_left(unit, first)[0] - steps_left(unit, checkpoint)[0]
                 plain = checkpoint - first - blended
-                return self._seconds(unit, BLENDED, blended) + self._seconds(unit, PLAIN, plain)
+                seconds = self._seconds(unit, BLENDED, blended) + self._seconds(unit, PLAIN, plain)
+                return min(seconds, saves + seconds / max(1, checkpoint - first))
         return 0.0
 
     def _of_a_slice(self) -> float:

@@ -413,7 +413,7 @@ def has_room(spec: WorkerSpec, step: int) -> bool:
 
 
 def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[int]:
-    """Train the missing steps; yields each step after which a checkpoint was committed."""
+    """Train the missing steps; yields each step after a commit: a checkpoint or a saved state."""
     if run.trained:
         return
     yield from Trial(spec, run, roles).train()
@@ -443,41 +443,19 @@ class Trial:
         return shared_grader(self.spec.runtime.grader_deadline_s)
 
     def train(self) -> Iterator[int]:
-        """Train steps `run.next_step` … `unit.steps` − 1."""
+        """Train steps `run.next_step` … `unit.steps` − 1; yields each step after a commit."""
         if self.run.next_step >= self.unit.steps:
             return
-        if self.run.next_step:
-            self.run.verify_checkpoint(self.run.next_step, learner=True)
+        saved = self.run.verified_state() if self.run.next_step else None
         self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
-        self.run.log.enter(READING)
-        batches = self.unit.first_batch + self.unit.steps
-        measured = held_out_prompts(self.setup) if self.unit.is_trial else 0
-        data = load_training_set(
-            self.setup, self.spec.data_dir, self.tokenizer, batches, measured, self.unit.seed
-        )
-        self.run.describe_data(data.counts())
-        self.run.log.enter(OPENING)
-        self.start(self.run.next_step, "learner")
-        if self.unit.is_supervised:
-            self.start(self.run.next_step, "teacher")
-        else:
-            # The teacher starts with the first step that it scores: blended steps bring their scores.
-            self.start(self.run.next_step, "rollout")
-        if self.run.next_step:
-            with heartbeat.loading():
-                saved = self.run.checkpoint_path(self.run.next_step)
-                self.roles.call("learner", LearnerWorker.restore, str(saved)).get()
-        if len(data.held_out) < measured:
-            self.run.log.line(
-                f"the data leave {len(data.held_out)} of {measured} held-out prompts "
-                "(evaluation.held_out)"
-            )
-        held_out = HeldOutPrompts(self, data.held_out)
+        data, held_out = self.read()
+        self.open(saved)
         if not self.run.next_step:
             held_out.measure(0)
         checkpoints = checkpoint_steps(self.unit, self.setup)
         watch = watch_gpu()
         training_step = TrainingStep(self, data, watch)
+        committed = time.monotonic()
         try:
             for k in range(self.run.next_step, self.unit.steps):
                 self.run.log.enter(TRAINING)
@@ -485,12 +463,48 @@ class Trial:
                 if k + 1 in checkpoints:
                     held_out.measure(k + 1)
                     self.run.new_checkpoint(k + 1, self.save)
-                    self.run.commit(k + 1)
-                    self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
-                    yield k + 1
+                    what = "checkpoint"
+                elif time.monotonic() - committed >= self.spec.runtime.save_every_s:
+                    self.run.new_save(k + 1, self.save_state)
+                    what = "saved the state"
+                else:
+                    continue
+                self.run.commit(k + 1)
+                self.run.log.line(f"{what} of step {k + 1} of {self.unit.steps}")
+                committed = time.monotonic()
+                yield k + 1
         finally:
             if watch is not None:
                 watch.close()
+
+    def read(self) -> tuple[TrainingSet, HeldOutPrompts]:
+        """The unit's prompts, and those on which it measures itself."""
+        self.run.log.enter(READING)
+        batches = self.unit.first_batch + self.unit.steps
+        measured = held_out_prompts(self.setup) if self.unit.is_trial else 0
+        data = load_training_set(
+            self.setup, self.spec.data_dir, self.tokenizer, batches, measured, self.unit.seed
+        )
+        self.run.describe_data(data.counts())
+        if len(data.held_out) < measured:
+            self.run.log.line(
+                f"the data leave {len(data.held_out)} of {measured} held-out prompts "
+                "(evaluation.held_out)"
+            )
+        return data, HeldOutPrompts(self, data.held_out)
+
+    def open(self, saved: Path | None) -> None:
+        """Start the roles of the next step, the learner from a `saved` state if there is one."""
+        self.run.log.enter(OPENING)
+        self.start(self.run.next_step, "learner")
+        if self.unit.is_supervised:
+            self.start(self.run.next_step, "teacher")
+        else:
+            # The teacher starts with the first step that it scores: blended steps bring their scores.
+            self.start(self.run.next_step, "rollout")
+        if saved is not None:
+            with heartbeat.loading():
+                self.roles.call("learner", LearnerWorker.restore, str(saved)).get()
 
     def start(self, step: int, role: RoleName) -> None:
         """Start a role that is not up yet, before step `step` and outside of its time."""
@@ -511,3 +525,7 @@ class Trial:
         self.roles.call("learner", LearnerWorker.save, str(folder)).get()
         self.tokenizer.save_pretrained(folder)
         complete_settings(folder, self.setup.student.stop_ids)
+
+    def save_state(self, folder: Path) -> None:
+        """Save what training needs to go on, and nothing that is evaluated."""
+        self.roles.call("learner", LearnerWorker.save_state, str(folder)).get()

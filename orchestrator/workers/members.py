@@ -289,6 +289,10 @@ class LearnerWorker:
         (Path(folder) / CANARY).write_text(pretty(written), encoding="utf-8")
         self._trainer.save(Path(folder))
 
+    def save_state(self, folder: str) -> None:
+        """Write the learner's state alone, for a kill between two checkpoints."""
+        self._trainer.save(Path(folder))
+
     def restore(self, folder: str) -> None:
-        """Continue from the files that `save` wrote."""
+        """Continue from the learner's state that `save` or `save_state` wrote."""
         self._trainer.restore(Path(folder))

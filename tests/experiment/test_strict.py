@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from typing import Annotated, Any
 
@@ -139,3 +140,17 @@ def test_an_unknown_key_names_the_nearest(
     line = str(refusal(schema, raw))
     assert line.startswith(f"{key}: unknown key")
     assert near in line
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("90s", 90.0), ("10min", 600.0), ("1.5h", 5400.0), ("2 h", 7200.0), (None, math.inf)],
+)
+def test_a_duration_is_a_number_with_its_unit(written: str | None, seconds: float) -> None:
+    assert build(config.Runtime, {"save_every": written}).save_every_s == seconds
+
+
+@pytest.mark.parametrize("written", [600, 0.5, True, "600", "0s", "-1h", "10m", "ten min", ["1h"]])
+def test_another_duration_is_refused_with_an_example(written: Any) -> None:
+    right = "expected text, a duration in s, min or h, such as 10min"
+    assert str(refusal(config.Runtime, {"save_every": written})).endswith(f"{written!r}: {right}")

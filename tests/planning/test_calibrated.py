@@ -274,7 +274,7 @@ def test_a_file_in_another_state_than_written_says_nothing(tmp_path: Path) -> No
 
 
 def test_status_and_limits_use_the_calibration_until_a_run_has_measured(tmp_path: Path) -> None:
-    loaded = paper()
+    loaded = paper("runtime.save_every=null")  # so that a piece ends at a checkpoint
     unit, study = first(loaded, "vanilla"), Study(*loaded, tmp_path)
     of_piece = []
     for factor in (1.0, 2.0):

@@ -205,6 +205,42 @@ def test_the_state_to_go_on_from_is_there_until_the_next_one_is_committed(tmp_pa
         assert files(run)[2] == [LEARNER_STATE, "model.safetensors"]
 
 
+def saved(run: RunReader) -> list[str]:
+    return sorted(path.name for path in (run.path / "saved").glob("*"))
+
+
+def test_one_save_lies_beside_the_checkpoints_and_the_next_commit_removes_it(
+    tmp_path: Path,
+) -> None:
+    """Whatever a kill leaves of it: the folder of a save that was, or was not, committed."""
+    with opened(tmp_path) as run:
+        run.new_checkpoint(2, save)
+        run.commit(2)
+        run.new_save(3, save)
+        run.commit(3)
+        assert (saved(run), run.verified_state()) == (["step_000003"], run.saved_path(3))
+        assert (run.committed_checkpoints(), files(run)) == ([2], {2: ["model.safetensors"]})
+        run.new_save(4, save)  # and killed before its commit
+        assert saved(run) == ["step_000003", "step_000004"]
+    with closing(RecordWriter(tmp_path, UNIT)) as dropping:
+        dropping.drop_checkpoints(set())
+    with opened(tmp_path) as run:
+        assert (saved(run), run.verified_state()) == (["step_000003"], run.saved_path(3))
+        run.new_save(4, save)
+        run.commit(4)
+        (run.path / "saved" / "step_000003").mkdir()  # and killed before it was removed
+    with opened(tmp_path) as run:
+        assert (saved(run), run.next_step) == (["step_000004"], 4)
+        run.new_checkpoint(5, save)
+        run.commit(5)
+        assert (files(run), run.verified_state()) == (
+            {5: [LEARNER_STATE, "model.safetensors"]},
+            run.checkpoint_path(5),
+        )
+    assert not (run.path / "saved").exists()
+    assert "saved" not in (run.path / "state.json").read_text()
+
+
 # --- descriptions, ends ---
 
 

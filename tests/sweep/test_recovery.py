@@ -75,6 +75,27 @@ def test_a_kill_while_confirming_leaves_no_trace(tmp_path: Path) -> None:
     assert contents(runs) == contents(undisturbed)
 
 
+def test_a_trial_goes_on_from_the_state_that_it_saved_between_checkpoints(tmp_path: Path) -> None:
+    """Its only checkpoint is the last one: without saves the kill would repeat all steps."""
+    training = LONG | {"checkpoint_every": LONG["steps"]}
+    runtime = {"keep": "all", "save_every": "0.001s"}
+    experiment = write_experiment(tmp_path, {"vanilla": {}}, training=training, runtime=runtime)
+    undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
+    run_without_ray(experiment, undisturbed)
+    shutil.copytree(undisturbed / "models", runs / "models")
+    (vanilla,) = (runs / unit.name for unit in undisturbed.glob("tiny-vanilla-*"))
+    kill_driver_midway([experiment, "--runs", runs], vanilla)
+    reached = json.loads((vanilla / "state.json").read_text())["next_step"]
+    assert 0 < reached < LONG["steps"]
+    assert not list(vanilla.glob("checkpoints/*"))
+    process = start("submit", experiment, "--runs", runs)
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    assert f"training from step {reached} of {LONG['steps']}" in (read_log(vanilla) or "")
+    assert contents(runs) == contents(undisturbed)
+    assert not list(vanilla.glob("saved"))
+
+
 def trial_of(budget: float, undisturbed: Path, runs: Path) -> Path:
     """The run directory in `runs` of the trial with this budget."""
     (unit,) = undisturbed.glob(f"tiny-trust_region-epsilon0={budget}-*")

@@ -129,6 +129,16 @@ def test_a_next_piece_is_what_is_left_up_to_the_next_checkpoint_or_a_slice(tmp_p
     assert now.next_piece(Evaluating(1)) == pytest.approx(2 * 100 * 0.5 / HOUR)
 
 
+def test_a_piece_ends_with_the_step_after_which_a_state_is_saved(tmp_path: Path) -> None:
+    """Checkpoints every 20 steps of 2 s; 10 s after a commit come after the sixth step at most."""
+    for save_every, seconds in (("10s", 12.0), ("10min", 40.0), ("null", 40.0)):
+        made = study(tmp_path / save_every, f"runtime.save_every={save_every}")
+        [vanilla] = units_of(list(made.units), "vanilla")
+        at_work(tmp_path / save_every, vanilla, 20, 2.0, committed=20)
+        piece = spending(made).next_piece(TrainUnit(vanilla))
+        assert piece == pytest.approx(seconds / HOUR)
+
+
 def test_before_anything_was_measured_a_piece_on_cores_is_unknown_and_may_begin(
     tmp_path: Path,
 ) -> None:

@@ -297,18 +297,24 @@ BUDGET: Mapping[str, Any] = {"batch_budget": {"epsilon0": [0.004], "K": [2]}}
 
 
 @pytest.mark.parametrize("methods", [VANILLA, BLENDS, BUDGET], ids=str)
+@pytest.mark.parametrize("from_checkpoint", [True, False])
 def test_an_interrupted_trial_ends_with_the_bytes_of_an_undisturbed_one(
-    methods: Mapping[str, Any], tmp_path: Path
+    methods: Mapping[str, Any], from_checkpoint: bool, tmp_path: Path
 ) -> None:
+    """It goes on from a checkpoint of the first step, or from a state that was saved after it."""
     spec = worker_spec(tmp_path, ROWS, methods=methods)
-    training = replace(spec.setup.training, checkpoint_every=1)
+    training = replace(spec.setup.training, checkpoint_every=1 if from_checkpoint else 2)
     spec = replace(spec, setup=replace(spec.setup, training=training))
     whole = attempt(spec, tmp_path / "whole", Inline(spec))
+    if not from_checkpoint:
+        spec = replace(spec, runtime=replace(spec.runtime, save_every="0.001s"))
     with pytest.raises(Killed):
         attempt(spec, tmp_path / "parts", EndsInStep(spec, 1))
+    assert RunReader(tmp_path / "parts", spec.unit.id).next_step == 1
     parts = attempt(spec, tmp_path / "parts", Inline(spec))
     assert whole.trained
-    assert whole.committed_checkpoints() == parts.committed_checkpoints() == [1, 2]
+    steps = [1, 2] if from_checkpoint else [2]
+    assert whole.committed_checkpoints() == parts.committed_checkpoints() == steps
     names = {"metrics.jsonl", "rollouts.jsonl", "state.json"}
     for path in whole.checkpoint_path(2).iterdir():
         names.add(str(path.relative_to(whole.path)))
