@@ -25,8 +25,9 @@ from benchmarks.paper_sweep import PAPER, SUCCESS
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
-from orchestrator.planning.plan import make_plan, totals
+from orchestrator.planning.plan import make_plan
 from orchestrator.planning.seconds import on_the_clock
+from orchestrator.planning.view import totals
 from orchestrator.selection.pending_slices import preference
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit
 from tests.race_world import WORLDS, Suite, race_of

@@ -13,7 +13,8 @@ from orchestrator.data.benchmarks import lacking
 from orchestrator.experiment.evaluation_protocol import rungs
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import checkpoint_steps, expand
-from orchestrator.planning.plan import make_plan, totals
+from orchestrator.planning.plan import make_plan
+from orchestrator.planning.view import totals
 from tests.sweeps import ROOT, environment
 
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))

@@ -38,13 +38,12 @@ from orchestrator.planning.plan import (
     TimeLeft,
     hours_on_gpus,
     make_plan,
-    to_json,
     total_gpu_hours,
 )
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.rates import Gpu, gpu_of
 from orchestrator.planning.seconds import measure
-from orchestrator.planning.view import render
+from orchestrator.planning.view import render, to_json
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.study import Study

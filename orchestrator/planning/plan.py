@@ -14,16 +14,23 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 from orchestrator.config import Experiment, Placement, Runtime, Setup
 from orchestrator.engines.budget import Budget, Situation, TooSmall, budget
-from orchestrator.engines.memory import GIB, Gpus, decoder, sequences_per_step
+from orchestrator.engines.memory import GIB, STATE_BYTES, Gpus, decoder, sequences_per_step
 from orchestrator.experiment.axes import axes_of
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.experiment.units import Family, Unit, expand, families, setup_of, widest_setup
+from orchestrator.experiment.units import (
+    Family,
+    Unit,
+    checkpoint_steps,
+    expand,
+    families,
+    setup_of,
+    widest_setup,
+)
 from orchestrator.planning.costs import OTHER, PHASES, TRAINING_PHASES, SetupCosts
 from orchestrator.planning.numbers import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
@@ -41,8 +48,6 @@ from orchestrator.records.clock import BLENDED, PLAIN, RESCORE
 from orchestrator.records.log import EVALUATE, MEASURE
 
 ALL_PHASES = (*PHASES, RESCORE)
-# What the document has of a unit itself, beside its `done` and its `resources`.
-OF_UNITS = ("id", "kind", "setup", "method", "knobs", "seed", "depends_on", "steps")
 TOTAL = "total"  # beside the phases, their sum
 Hours = Mapping[str, Range]  # by phase
 Budgets = Mapping[Situation, Budget | None]  # None: does not fit
@@ -307,6 +312,15 @@ def checkpoints_gib(plan: Plan) -> Disk:
     return Disk(kept, most)
 
 
+def states_gib(plan: Plan) -> float:
+    """GiB of the learner's states of a trial in training: the last one, and the next beside it."""
+    sizes = [0.0]
+    for name, setup in plan.experiment.setups.items():
+        if any(planned.unit.is_trial for planned in plan.of_setup(name)):
+            sizes.append(decoder(setup.student, setup).parameters * STATE_BYTES / GIB)
+    return 2 * max(sizes)
+
+
 # --- GPU-hours by phase ---
 
 
@@ -529,66 +543,36 @@ class TimeLeft:
     cpu_seconds: Range | None = None
 
 
-# --- the document ---
+# --- what a kill costs ---
 
 
-def to_json(plan: Plan, clock: TimeLeft) -> dict[str, Any]:
-    """The plan as the values that `trb plan --json` prints: the data above by `asdict`."""
-    hours, units = unit_hours(plan), []
-    # Units of a kind need the same: they share one value.
-    needs: dict[tuple[int, int], dict[str, Any]] = {}
-    for planned in plan.units:
-        unit, of_unit = planned.unit, hours.get(planned.unit.id)
-        key = id(planned.resources), id(of_unit)
-        if key not in needs:
-            needs[key] = asdict(replace(planned.resources, gpu_hours=of_unit))
-        values: dict[str, Any] = {name: getattr(unit, name) for name in OF_UNITS}
-        values["depends_on"] = list(unit.depends_on)
-        values |= {"done": asdict(plan.done_of(unit)), "resources": needs[key]}
-        units.append(values)
-    return {
-        "units": units,
-        "totals": totals(plan),
-        "memory": plain(memories(plan)),
-        "step_seconds": plain(step_seconds(plan)),
-        "packing_gains": packing_gains(plan),
-        "max_gpu_hours": sufficient_hours(plan),
-        "clock": asdict(clock),
-    }
+@dataclass(frozen=True)
+class Repeated:
+    """The steps that a kill makes a unit repeat at most, and their GPU-hours; None on CPUs."""
+
+    steps: int
+    gpu_hours: float | None = None
 
 
-def totals(plan: Plan) -> dict[str, Any]:
-    """Sums over the units as values of JSON; `left` has those of what the runs folder lacks."""
-    by_setup: dict[str, Counter[str]] = {name: Counter() for name in plan.costs}
-    for planned in plan.units:
-        by_setup[planned.unit.setup][planned.unit.kind] += 1
-    trials = [planned.unit for planned in plan.units if planned.unit.is_trial]
-    sums = {
-        "by_kind": Counter(planned.unit.kind for planned in plan.units),
-        "by_setup": by_setup,
-        "by_method": Counter(unit.method for unit in trials),
-        "confirming": len(plan.confirming),
-        "ready_at_once": sum(not planned.unit.depends_on for planned in plan.units),
-        "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
-        **generated(plan),
-        "checkpoints_gib": checkpoints_gib(plan),
-        **_sums(plan),
-        "left": _sums(plan, left=True),
-    }
-    return plain(sums)
+def repeated_by_kill(plan: Plan) -> Repeated | None:
+    """The work that the longest unit does between two commits, in any scenario.
 
-
-def _sums(plan: Plan, left: bool = False) -> dict[str, Any]:
-    return {
-        "units": len(plan.left if left else plan.units),
-        "gpu_hours": total_gpu_hours(plan, left=left),
-        "longest_unit_hours": longest_unit_hours(plan, left),
-        "longest_chain_hours": longest_chain_hours(plan, left),
-    }
-
-
-def plain(value: Any) -> Any:
-    """Mappings, and dataclasses in them, as values of JSON."""
-    if isinstance(value, Mapping):
-        return {key: plain(of_key) for key, of_key in value.items()}
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    It commits at checkpoints, and at the first step that ends `runtime.save_every` after the last
+    commit. None where no unit trains.
+    """
+    clock, trains = _clock_hours(plan, False), [u.unit for u in plan.units if u.unit.trains]
+    if not trains:
+        return None
+    unit = max(trains, key=lambda u: (clock.get(u.id, NOTHING).high, u.steps))
+    setup = setup_of(unit, plan.experiment)
+    gap = max(b - a for a, b in itertools.pairwise([0, *checkpoint_steps(unit, setup)]))
+    if unit.id not in clock:
+        return Repeated(gap)
+    costs, steps, hours = plan.costs[unit.setup].at(setup).on(unit.placement), 0, 0.0
+    for work in work_left(unit, setup.training.max_response_tokens):
+        seconds = Range.total(costs.step(*work).values())
+        for of_step in (seconds.low, seconds.high):
+            repeated = math.ceil(min(gap, plan.experiment.runtime.save_every_s / of_step))
+            steps = max(steps, repeated)
+            hours = max(hours, repeated * of_step * unit.placement.gpus / 3600)
+    return Repeated(steps, hours)

@@ -1,9 +1,10 @@
-"""`trb plan` on a terminal: the four sections of `planning.plan`, and why units would run."""
+"""`trb plan` on a terminal, the four sections of `planning.plan` and why units would run, and as JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Group
@@ -21,6 +22,7 @@ from orchestrator.planning.numbers import (
     hours_text,
     long_time,
     short,
+    short_hours,
     span_text,
 )
 from orchestrator.planning.plan import (
@@ -35,8 +37,12 @@ from orchestrator.planning.plan import (
     longest_unit_hours,
     memories,
     packing_gains,
+    repeated_by_kill,
+    states_gib,
+    step_seconds,
     sufficient_hours,
     total_gpu_hours,
+    unit_hours,
 )
 from orchestrator.planning.progress import Reason
 from orchestrator.planning.rates import RATES
@@ -44,6 +50,8 @@ from orchestrator.records.log import MEASURE
 from orchestrator.selection.confirmation import LOOKS
 from orchestrator.sheet import Cell, Sheet, to_rich
 
+# What the document has of a unit itself, beside its `done` and its `resources`.
+OF_UNITS = ("id", "kind", "setup", "method", "knobs", "seed", "depends_on", "steps")
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
 MOST_SETUPS = 4  # that have columns of their own
 KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted in the first line
@@ -84,9 +92,14 @@ def _answer(plan: Plan, clock: TimeLeft, begun: bool) -> list[str]:
         lines.append(f"{hours_text(hours[TOTAL])} GPU-hours on {plan.gpu_of_trial.title}.")
     disk, keep = checkpoints_gib(plan), plan.experiment.runtime.keep
     until = "" if disk.kept == disk.most else f", {gib_text(disk.most)} at most before"
+    states = f"; each trial in training {gib_text(states_gib(plan))} more" if plan.on_gpus else ""
     lines.append(
-        f"Checkpoints take {gib_text(disk.kept)} on disk in the end{until} (keep: {keep})."
+        f"Checkpoints take {gib_text(disk.kept)} on disk in the end{until} (keep: {keep}){states}."
     )
+    lost = repeated_by_kill(plan)
+    if lost is not None:
+        hours = "" if lost.gpu_hours is None else f", {short_hours(lost.gpu_hours)} GPU-hours,"
+        lines.append(f"A kill repeats at most {counted(lost.steps, 'step')}{hours} of a trial.")
     return [*lines, *(_advice(plan) if plan.on_gpus else [])]
 
 
@@ -306,3 +319,70 @@ def _cpu_time(cores: int, seconds: Range | None) -> str:
     minutes = Range.of(lambda scenario: max(1.0, seconds.at(scenario) / 60))
     span = span_text(minutes, lambda minutes: f"{minutes:.0f}")
     return f"{on_cores} about {span} minutes (from what was measured in the runs folder)."
+
+
+# --- the document ---
+
+
+def to_json(plan: Plan, clock: TimeLeft) -> dict[str, Any]:
+    """The plan as the values that `trb plan --json` prints: the data above by `asdict`."""
+    hours, units = unit_hours(plan), []
+    # Units of a kind need the same: they share one value.
+    needs: dict[tuple[int, int], dict[str, Any]] = {}
+    for planned in plan.units:
+        unit, of_unit = planned.unit, hours.get(planned.unit.id)
+        key = id(planned.resources), id(of_unit)
+        if key not in needs:
+            needs[key] = asdict(replace(planned.resources, gpu_hours=of_unit))
+        values: dict[str, Any] = {name: getattr(unit, name) for name in OF_UNITS}
+        values["depends_on"] = list(unit.depends_on)
+        values |= {"done": asdict(plan.done_of(unit)), "resources": needs[key]}
+        units.append(values)
+    return {
+        "units": units,
+        "totals": totals(plan),
+        "memory": plain(memories(plan)),
+        "step_seconds": plain(step_seconds(plan)),
+        "packing_gains": packing_gains(plan),
+        "max_gpu_hours": sufficient_hours(plan),
+        "clock": asdict(clock),
+    }
+
+
+def totals(plan: Plan) -> dict[str, Any]:
+    """Sums over the units as values of JSON; `left` has those of what the runs folder lacks."""
+    by_setup: dict[str, Counter[str]] = {name: Counter() for name in plan.costs}
+    for planned in plan.units:
+        by_setup[planned.unit.setup][planned.unit.kind] += 1
+    trials = [planned.unit for planned in plan.units if planned.unit.is_trial]
+    sums = {
+        "by_kind": Counter(planned.unit.kind for planned in plan.units),
+        "by_setup": by_setup,
+        "by_method": Counter(unit.method for unit in trials),
+        "confirming": len(plan.confirming),
+        "ready_at_once": sum(not planned.unit.depends_on for planned in plan.units),
+        "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
+        **generated(plan),
+        "checkpoints_gib": checkpoints_gib(plan),
+        "states_gib": states_gib(plan),
+        "repeated_by_kill": repeated_by_kill(plan),
+        **_sums(plan),
+        "left": _sums(plan, left=True),
+    }
+    return plain(sums)
+
+
+def _sums(plan: Plan, left: bool = False) -> dict[str, Any]:
+    return {
+        "units": len(plan.left if left else plan.units),
+        "gpu_hours": total_gpu_hours(plan, left=left),
+        "longest_unit_hours": longest_unit_hours(plan, left),
+        "longest_chain_hours": longest_chain_hours(plan, left),
+    }
+
+
+def plain(value: Any) -> Any:
+    """Mappings, and dataclasses in them, as values of JSON."""
+    if isinstance(value, Mapping):
+        return {key: plain(of_key) for key, of_key in value.items()}
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value

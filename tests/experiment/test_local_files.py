@@ -33,7 +33,7 @@ from orchestrator.experiment.load import RECORD, load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.monitor import status
 from orchestrator.pair import Shape
-from orchestrator.planning import plan
+from orchestrator.planning import plan, view
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare
@@ -124,7 +124,7 @@ def test_a_file_is_a_benchmark_under_any_key(tmp_path: Path) -> None:
     assert (run.problems, run.revision) == (5, hashlib.sha256(path.read_bytes()).hexdigest())
     [note] = experiment.notes
     assert note.endswith(f"to pin it: evaluation.benchmarks.my-2.set.revision={run.revision}")
-    made = plan.totals(plan.make_plan(experiment))
+    made = view.totals(plan.make_plan(experiment))
     assert made["evaluation"]["generations"] == 6 * 5 * 4
 
 

@@ -49,7 +49,7 @@ def planned(*overrides: str, name: str = "paper", gpu: Gpu = GPUS[DEFAULT_GPU]) 
 
 def document(made: plan.Plan, gpus: int = 1) -> dict[str, Any]:
     """What `trb plan --json` prints, read again."""
-    return json.loads(json.dumps(plan.to_json(made, clock_of(made, gpus)), allow_nan=False))
+    return json.loads(json.dumps(view.to_json(made, clock_of(made, gpus)), allow_nan=False))
 
 
 def totals_of(*overrides: str, name: str = "paper") -> dict[str, Any]:

@@ -158,6 +158,47 @@ def test_checkpoints_on_disk(override: str, kept: int, most: int) -> None:
     assert disk == pytest.approx({"kept": kept * one, "most": most * one}, abs=0.001)
 
 
+def test_a_state_to_go_on_from_is_three_numbers_of_each_parameter_twice_while_the_next_is_written() -> (
+    None
+):
+    made = planned(ONE_SETUP, *ONLY_VANILLA)
+    gib = 2 * 3 * 4 * 1_720_574_976 / 2**30
+    assert document(made)["totals"]["states_gib"] == pytest.approx(gib)
+    assert f"each trial in training {gib:.1f} GiB more." in shown(made)
+    stages = planned(name="quickstart")
+    assert "in training" not in shown(stages)
+
+
+def test_a_kill_repeats_what_a_trial_did_since_its_last_commit() -> None:
+    """Quick steps for the count, slow ones for the hours; at checkpoints alone without saves."""
+
+    def repeated(*overrides: str, name: str = "paper") -> tuple[int, float | None]:
+        made = planned(*overrides, name=name)
+        lost = document(made)["totals"]["repeated_by_kill"]
+        text = shown(made)
+        if lost["gpu_hours"] is not None:
+            assert f"{lost['steps']} steps, {lost['gpu_hours']:.2f} GPU-hours, of a trial." in text
+        return lost["steps"], lost["gpu_hours"]
+
+    vanilla = (ONE_SETUP, *ONLY_VANILLA, "training.checkpoint_every=100")
+    step = plan.step_seconds(planned(*vanilla))["qwen3-1.7b"]["now"]["vanilla"]["total"]
+    assert repeated(*vanilla, "runtime.save_every=null") == (
+        100,
+        pytest.approx(100 * step.high / 3600),
+    )
+    for every, seconds in (("20min", 1200), ("0.5h", 1800), ("90s", 90)):
+        expected = math.ceil(seconds / step.high) * step.high / 3600
+        assert seconds / 3600 <= expected < (seconds + step.high) / 3600
+        assert repeated(*vanilla, f"runtime.save_every={every}") == (
+            min(100, math.ceil(seconds / step.low)),
+            pytest.approx(expected, rel=0.02),
+        )
+    on_two = (*vanilla, "runtime.placement.gpus=2", "engine.trainer=verl")
+    assert 2 / 3 <= known(repeated(*on_two)[1]) < 0.75
+    assert repeated(name="quickstart") == (8, None)
+    assert "A kill repeats at most 8 steps of a trial." in shown(planned(name="quickstart"))
+
+
 def test_races_take_an_expected_share_and_fresh_samples_are_one_checkpoint_of_a_family() -> None:
     full, races, alone = (
         totals_of(f"evaluation.{override}")["gpu_hours"]
