@@ -6,6 +6,7 @@ Defaults are the paper's (Appendix A and its tables); setups and experiments hol
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -46,7 +47,10 @@ from orchestrator.rules import (
     PromptKind,
     Retention,
     RoleName,
+    RungMetric,
+    SearchKind,
     Section,
+    Seed,
     Seeds,
     Terms,
     Text,
@@ -421,6 +425,29 @@ class Confirm(Section):
 
 
 @dataclass(frozen=True)
+class Search(Section):
+    """Which points of its grid a method tries, and how far.
+
+    Ranges without `points` are distributions. Draws depend on `seed`, the key and their number
+    alone, so methods that share a key try the same values of it.
+    """
+
+    kind: Annotated[SearchKind, "Which points of a grid or of ranges are tried."] = "grid"
+    trials: Annotated[
+        Count | None, "Points of each method that has more; null: all, which ranges do not have."
+    ] = None
+    seed: Annotated[Seed, "Seed of the draws."] = 0
+    reduction: Annotated[
+        Natural,
+        Field(ge=2),
+        "halving: one of so many settings goes on from each rung; rungs are so many times apart.",
+    ] = 3
+    by: Annotated[
+        RungMetric, "halving: what decides at a rung, on the checkpoint there, over all seeds."
+    ] = "pass@1"
+
+
+@dataclass(frozen=True)
 class ExperimentFile(Section):
     """An experiment file as written; `load.load_experiment` resolves its setups."""
 
@@ -438,6 +465,7 @@ class ExperimentFile(Section):
     axes: Annotated[
         dict[Text, Any], "Keys of training with their values, which multiply each method's grid."
     ] = field(default_factory=dict)
+    search: Annotated[Search, NULL_IS_DEFAULT] = field(default_factory=Search)
     seeds: Annotated[Seeds, "Seeds of each trial, an axis of the grid."] = field(
         default_factory=lambda: [0]
     )
@@ -474,12 +502,24 @@ class Experiment:
     # Methods that do not use `seeds`.
     method_seeds: dict[str, list[int]] = field(default_factory=dict)
     confirm: Confirm = field(default_factory=Confirm)
+    search: Search = field(default_factory=Search)
+    # The settings of methods that try some points of their grids alone.
+    points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     caveat: str | None = None
     notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
 
     def seeds_of(self, method: str | None) -> list[int]:
         """The seeds of a method's trials; the experiment's own for None, units without a method."""
         return self.seeds if method is None else self.method_seeds.get(method, self.seeds)
+
+    def settings_of(self, method: str) -> list[dict[str, Any]]:
+        """The settings that a method tries, each with its knobs and axes: its points, or its grid."""
+        if method in self.points:
+            return self.points[method]
+        grid = self.methods[method]
+        return [
+            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+        ]
 
     @property
     def explored_seeds(self) -> list[int]:

@@ -154,6 +154,24 @@ EvaluationBudget = Annotated[
         "n for those that remain",
     ),
 ]
+SearchKind = Annotated[
+    Literal["grid", "random", "halving"],
+    Choices(
+        grid="every point",
+        random="`trials` points that are drawn",
+        halving="as random, or as grid without `trials`; and at each rung, which is a number of "
+        "steps, only the best settings go on",
+    ),
+]
+RungMetric = Annotated[
+    Literal["pass@1", "held_out_kl"],
+    Choices(
+        **{
+            "pass@1": "the mean over benchmarks",
+            "held_out_kl": "the KL from the teacher on held-out prompts, low is good",
+        }
+    ),
+]
 PlacementMode = Annotated[
     Literal["inline", "colocated", "split"],
     Choices(

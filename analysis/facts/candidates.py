@@ -139,9 +139,7 @@ def _select(study: Study, of: Callable[[list[Family]], list[Family]]) -> list[Se
             evaluated = scores.scored_checkpoints(study, family)
             best = scores.best_of(evaluated)
             if best is not None:
-                # The pool is what `best_of` chose from: the checkpoints with as many samples as the
-                # best one.
-                pool = [candidate for candidate in evaluated if candidate.sampled == best.sampled]
+                pool = scores.choices(evaluated)
                 pool.sort(key=lambda candidate: candidate.step)
                 counted = tuple(_count(study, candidate) for candidate in pool)
                 selected.append(Selected(name, counted[pool.index(best)], len(evaluated), counted))

@@ -134,7 +134,8 @@ def _awaited(study: Study) -> list[tuple[str, str]]:
     awaited: dict[tuple[str, str], None] = {}
     for family in study.families():
         runs = [study.reader(unit) for unit in itertools.chain(*family)]
-        if not family[0][0].is_trial or not all(run.trained for run in runs):
+        trained = all(map(study.is_trained, itertools.chain(*family)))
+        if not family[0][0].is_trial or not trained:
             continue
         setup = family[0][0].setup
         ids, unsampled = study.evaluation_ids(setup), []

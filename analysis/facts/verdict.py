@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from math import prod
 
 from analysis.facts.columns import captions
 from analysis.facts.evidence import (
@@ -225,8 +224,8 @@ def more_seeds(study: Study, methods: Sequence[str] = ()) -> Advice:
 
 def _trials(experiment: Experiment) -> int:
     trials = 0
-    for method, grid in experiment.methods.items():
-        trials += prod(map(len, grid.values())) * len(experiment.seeds_of(method))
+    for method in experiment.methods:
+        trials += len(experiment.settings_of(method)) * len(experiment.seeds_of(method))
     return trials * len(experiment.setups)
 
 

@@ -97,10 +97,10 @@ def head(facts: Facts) -> dict[str, Any]:
         states[status.state] += 1
         if status.state == "failed":
             failed.append(f"Failed: {status.id}: {status.error}")
-    done = states.pop("done", 0)
+    done = states.pop("done", 0) + states["stopped"]
     return {
         "headline": headline(facts),
-        "done": f"{done} of {done + states.total()} units are done.",
+        "done": f"{done} of {len(facts.overview.units) if facts.overview else 0} units are done.",
         "others": ", ".join(f"{count} {state}" for state, count in states.items()),
         "failed": failed,
         "methods": ", ".join(map(method_label, facts.experiment.methods)),

@@ -133,6 +133,8 @@ def summary(overview: Overview) -> str:
         idle = state_words(s, overview.driven) == NOT_STARTED
         counts[NOT_STARTED if idle else s.state] += 1
     rest = [f"{counts[word]} {word}" for word in (*STATES[1:], NOT_STARTED) if counts[word]]
+    if counts["stopped"]:
+        rest[0] = f"{counts['stopped']} of these stopped by the search"
     return SEPARATOR.join([f"{overview.done} of {len(overview.units)} done", *rest])
 
 
@@ -205,7 +207,7 @@ def next_step(overview: Overview, command: str) -> str:
     remedies: list[str] = []
     for s in overview.units:
         remedy = remedy_of(s.error) if s.state == "failed" else None
-        if s.state not in ("done", "waiting") and remedy is None:
+        if not s.has_ended and s.state != "waiting" and remedy is None:
             return f"go on with: {command}"
         if remedy is not None and remedy not in remedies:
             remedies.append(remedy)

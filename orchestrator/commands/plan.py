@@ -161,7 +161,7 @@ def planned(study: Study, gpu: Gpu | None = None) -> Plan:
     study = with_confirmation(study)
     later = unconfirmed_units(study)
     confirming = {*study.confirming, *(unit.id for unit in later if unit.is_trial)}
-    units = [*study.units, *later]
+    units = [*map(study.as_expected, study.units), *later]
     return make_plan(
         study.experiment, units, done_of(study), measured, gpu=gpu, confirming=confirming
     )

@@ -292,7 +292,7 @@ class Events:
         that are done, and the time that the sweep still takes.
         """
         called, ended, going_on = names(overview.units), [], []
-        done = sum(s.state == "done" for s in overview.units)
+        done = overview.done
         of = len(overview.units) + overview.to_confirm
         left = f", {duration(overview.seconds_left)} left" if overview.seconds_left else ""
         for s in overview.units:
@@ -324,6 +324,8 @@ def event(s: UnitStatus) -> str:
             return f"failed at step {s.step}/{s.steps}: {s.error}"
         case "damaged":
             return f"damaged: {s.error}"
+        case "stopped":
+            return f"stopped by the search at step {s.step}/{s.steps}{reached}"
         case "interrupted":
             return f"interrupted at step {s.step}/{s.steps}"
         case "waiting":

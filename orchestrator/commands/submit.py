@@ -322,7 +322,8 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
                 study.experiment.setups, study.runs, report, study.experiment.data_dir
             )
         note_submit(study)
-        trials = sum(s.is_trial for s in status.overview(study).in_state("done"))
+        before = status.overview(study).units
+        trials = sum(s.is_trial and s.has_ended for s in before)
         session = status.Session(started, trials, cluster.capacity())
         watch = Watch(study, ("Ctrl-C stops", "the same command goes on"), session)
         job.say(f"{STARTING}…")

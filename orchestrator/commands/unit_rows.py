@@ -17,7 +17,7 @@ from rich.text import Text
 
 from analysis.numbers import tenths_text
 from orchestrator.monitor.status import Overview
-from orchestrator.monitor.unit_status import LONGEST, STATES, UnitStatus
+from orchestrator.monitor.unit_status import ENDED, LONGEST, STATES, UnitStatus
 from orchestrator.sheet import GAP, Cell, Mark, Sheet, to_rich
 
 MOST_ROWS = 40  # of units; larger sweeps show a line for each family
@@ -40,7 +40,7 @@ CONFIRMS = " conf."  # behind the seed of a run that confirms a choice
 
 METHOD, SETTING, TO_DO, BEST = "method", "best at", "to do", "best"
 COUNTED = {  # headings of a family's units, and the states that count there
-    "done": ("done",),
+    "done": ENDED,
     "running": ("running",),
     "failed": ("failed", "damaged"),
     TO_DO: ("interrupted", "queued", "waiting"),

@@ -8,11 +8,10 @@ method, and among the knobs of a unit, a dotted name is an axis; a unit trains w
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, get_origin
 
 from orchestrator.config import Setup, Training
@@ -33,6 +32,33 @@ RIGHT = (
 RATE = "training.optimizer.lr"  # the axis that most sweeps begin with
 
 Point = Mapping[str, Any]  # axis → value
+
+
+@dataclass(frozen=True)
+class Span:
+    """All values from `low` to `high`, evenly spread on a logarithmic or a linear scale.
+
+    Values between the ends are rounded to DIGITS significant digits, so that they can be typed; those
+    of two whole ends are whole.
+    """
+
+    form: str  # log or uniform
+    low: float
+    high: float
+
+    def at(self, share: float) -> float:
+        """The value at a share of the way, in [0, 1]."""
+        if share in (0, 1):
+            return self.high if share else self.low
+        if self.form == "log":
+            value = math.exp(math.log(self.low) * (1 - share) + math.log(self.high) * share)
+        else:
+            value = self.low * (1 - share) + self.high * share
+        whole = type(self.low) is type(self.high) is int
+        return round(value) if whole else float(f"{value:.{DIGITS}g}")
+
+
+Values = list[Any] | Span  # of an axis, or of a knob
 
 
 # --- what people write → lists of values ---
@@ -59,29 +85,40 @@ def flat(raw: Any, key: str = AXES) -> dict[str, Any]:
     return found
 
 
-def parse(axes: Mapping[str, Any], key: str = AXES) -> dict[str, list[Any]]:
+def parse(axes: Mapping[str, Any], key: str = AXES) -> dict[str, Values]:
     """The values of each axis, by its dotted key in alphabetical order; null leaves an axis out.
 
     Raises UserError on a key that no setup has, a wrong value and a repeated one.
     """
-    parsed: dict[str, list[Any]] = {}
+    parsed: dict[str, Values] = {}
     for name in sorted(axes):
-        _check_key(key, name)
-        if axes[name] is None:
-            continue
-        where = f"{key}.{name}"
-        values: list[Any] = []
-        for raw in _points(where, axes[name]):
-            value = _typed(key, name, raw)
-            if value in values:
-                raise refuse(where, axes[name], f"every value once; {value!r} stands twice")
-            values.append(value)
-        parsed[name] = values
+        check_key(key, name)
+        if axes[name] is not None:
+            parsed[name] = values_of(
+                f"{key}.{name}", axes[name], lambda raw, name=name: typed(key, name, raw)
+            )
     return parsed
 
 
-def _points(where: str, raw: Any) -> list[Any]:
-    """The values of an axis as people give them, not typed yet."""
+def values_of(where: str, raw: Any, make: Callable[[Any], Any]) -> Values:
+    """The values of a knob or an axis as people give them, each typed by `make`.
+
+    UserError where they are none, break a rule or stand twice.
+    """
+    given = _given(where, raw)
+    if isinstance(given, Span):
+        return replace(given, low=make(given.low), high=make(given.high))
+    values: list[Any] = []
+    for each in given:
+        value = make(each)
+        if value in values:
+            raise refuse(where, raw, f"every value once; {value!r} stands twice")
+        values.append(value)
+    return values
+
+
+def _given(where: str, raw: Any) -> Values:
+    """The values as people give them, not typed yet."""
     if not isinstance(raw, dict | list):
         return [raw]
     if isinstance(raw, list) and raw:
@@ -101,30 +138,16 @@ def _points(where: str, raw: Any) -> list[Any]:
         raise refuse(f"{where}.{form}", ends, "two numbers, the lower one first")
     if form == "log" and ends[0] <= 0:
         raise refuse(f"{where}.{form}", ends, "two numbers > 0")
-    count = build(Count, raw.get(POINTS), f"{where}.{POINTS}")
+    span = Span(form, ends[0], ends[1])
+    if POINTS not in raw:
+        return span
+    count = build(Count, raw[POINTS], f"{where}.{POINTS}")
     if count < 2:
         raise refuse(f"{where}.{POINTS}", count, "2 or more, both ends among them")
-    return _spaced(form, ends[0], ends[1], count)
+    return [span.at(index / (count - 1)) for index in range(count)]
 
 
-def _spaced(form: str, low: float, high: float, count: int) -> list[Any]:
-    """`count` values from `low` to `high`, evenly on a logarithmic or a linear scale.
-
-    Those between the ends are rounded to DIGITS significant digits, so that they can be typed.
-    """
-    whole = type(low) is type(high) is int
-    between: list[Any] = []
-    for index in range(1, count - 1):
-        share = index / (count - 1)
-        if form == "log":
-            value = math.exp(math.log(low) * (1 - share) + math.log(high) * share)
-        else:
-            value = low * (1 - share) + high * share
-        between.append(round(value) if whole else float(f"{value:.{DIGITS}g}"))
-    return [low, *between, high]
-
-
-def _check_key(key: str, name: str) -> None:
+def check_key(key: str, name: str) -> None:
     """Raise UserError unless `name` is a key of SECTION that holds a single value."""
     first, *path = name.split(".")
     declared = Entry(SECTION) if first == SECTION_NAME else None
@@ -139,7 +162,7 @@ def _check_key(key: str, name: str) -> None:
         raise UserError(f"{key}.{name}: expected a key with a single value, such as {RATE}")
 
 
-def _typed(key: str, name: str, raw: Any) -> Any:
+def typed(key: str, name: str, raw: Any) -> Any:
     """A value of the axis as the setup has it; UserError if it breaks the key's rule."""
     nested = raw
     for part in reversed(name.split(".")[1:]):
@@ -161,12 +184,6 @@ def axes_of(knobs: Mapping[str, Any]) -> dict[str, Any]:
 def own_knobs(knobs: Mapping[str, Any]) -> dict[str, Any]:
     """The knobs of the method alone."""
     return {name: value for name, value in knobs.items() if "." not in name}
-
-
-def points(grid: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
-    """All points of the axes of a grid; one empty point where it has none."""
-    axes = axes_of(grid)
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def value_of(setup: Setup, axis: str) -> Any:

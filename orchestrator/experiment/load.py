@@ -8,6 +8,7 @@ have changed.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,11 +18,20 @@ from typing import Any
 import yaml
 
 from orchestrator import config
-from orchestrator.config import Confirm, Experiment, Placement
+from orchestrator.config import Confirm, Experiment, Placement, Search
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.experiment import local_files, validate
-from orchestrator.experiment.axes import AXES, axes_of, flat, own_knobs, parse
+from orchestrator.experiment.axes import (
+    AXES,
+    axes_of,
+    check_key,
+    flat,
+    own_knobs,
+    parse,
+    typed,
+    values_of,
+)
 from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
 from orchestrator.experiment.reading import (
     build,
@@ -31,6 +41,7 @@ from orchestrator.experiment.reading import (
     read_overrides,
     read_yaml,
 )
+from orchestrator.experiment.search import POINTS, Settings, Space, asked, grid_of, lists
 from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.rules import Name, PlacementMode, Seeds, entries, entry
 
@@ -44,7 +55,12 @@ HEAD = (
 )
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
-RESERVED = (PLACEMENT_KEY, SEEDS_KEY, AXES)  # keys that a method's block may hold beside its knobs
+RESERVED = (
+    PLACEMENT_KEY,
+    SEEDS_KEY,
+    AXES,
+    POINTS,
+)  # keys that a method's block may hold beside its knobs
 # Parts of a setup that an experiment may change, for all of its setups.
 SHARED_PARTS = ("engine", "training", "evaluation", "probe")
 
@@ -87,15 +103,17 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     setups, notes = _setups_of(file, inline, path)
     large = any(needs_gpu(setup) for setup in setups.values())
     placement = _complete(file.runtime.placement, _placement_in(raw), otherwise=1 if large else 0)
-    asked = _parse_methods(file.methods, file.axes, placement)
+    methods = _parse_methods(file, placement)
     return config.Experiment(
         name=file.name,
         setups=setups,
-        methods=asked.grids,
-        placements=asked.placements,
+        methods=methods.grids,
+        placements=methods.placements,
         seeds=file.seeds,
-        method_seeds=asked.seeds,
+        method_seeds=methods.seeds,
         confirm=_with_confirmed_keys(file.confirm),
+        search=file.search,
+        points=methods.points,
         caveat=file.caveat,
         data_dir=file.data_dir,
         runtime=replace(file.runtime, placement=placement),
@@ -253,25 +271,24 @@ def setup_path(name: str, beside: Path | None) -> Path:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The `methods` of an experiment file: method → grid of knobs, own placement and own seeds."""
+class _Methods:
+    """The `methods` of an experiment file: method → grid of knobs, own placement, seeds, points."""
 
     grids: dict[str, dict[str, list[Any]]]
     placements: dict[str, Placement]
     seeds: dict[str, list[int]]
+    points: dict[str, Settings]
 
 
-def _parse_methods(raw: dict[str, Any], shared: dict[str, Any], default: Placement) -> _Asked:
+def _parse_methods(file: config.ExperimentFile, default: Placement) -> _Methods:
     """Parse the methods into grids, with the placements and seeds that some methods set themselves.
 
-    A grid has the knobs of its method, and then the axes: those of its block over the `shared`
-    ones. A method set to null is left out. Raises UserError on an unknown method or knob, a value
-    of the wrong type or out of range, a missing knob or a repeated value.
+    A grid has the knobs of its method, and then the axes: those of its block over the shared ones.
+    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
+    wrong type or out of range, a missing knob or a repeated value.
     """
-    grids: dict[str, dict[str, list[Any]]] = {}
-    placements: dict[str, Placement] = {}
-    seeds: dict[str, list[int]] = {}
-    for method, body in raw.items():
+    parsed = _Methods({}, {}, {}, {})
+    for method, body in file.methods.items():
         if method not in METHODS:
             near = did_you_mean(method, [*METHODS, *map(method_label, METHODS)])
             raise UserError(
@@ -282,25 +299,83 @@ def _parse_methods(raw: dict[str, Any], shared: dict[str, Any], default: Placeme
         key = f"methods.{method}"
         if not isinstance(body, dict):
             raise refuse(key, body, "a mapping of knobs to lists of values, {} for none")
-        knobs = METHODS[method].knobs
-        for name in body:
-            if name not in knobs and name not in RESERVED:
-                if place := next(places(config.Training, name), None):
-                    near = f"{AXES}: {{training.{place}: …}}"
-                    raise UserError(f"{key}.{name}: unknown key, did you mean {near}?")
-                raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
-        grids[method] = {}
-        for name, knob in knobs.items():
-            grids[method][name] = _values(f"{key}.{name}", knob, body.get(name))
-        own = f"{key}.{AXES}"
-        parse(body.get(AXES) or {}, own)  # a wrong one is named where it stands
-        grids[method] |= parse(shared | (body.get(AXES) or {}))
+        _check_names(key, method, body)
+        points = body.get(POINTS)
+        if points is None:
+            space = _space(key, method, body, file.axes)
+            settings = asked(key, space, file.search)
+        else:
+            settings = _listed(f"{key}.{POINTS}", method, body, points)
+            space = grid_of(settings)
+        if settings is not None:
+            parsed.points[method] = settings
+            space = grid_of(settings)
+        parsed.grids[method] = lists(space)
         if PLACEMENT_KEY in body:
             own = body[PLACEMENT_KEY]
-            placements[method] = _placement_of_method(f"{key}.{PLACEMENT_KEY}", own, default)
+            parsed.placements[method] = _placement_of_method(f"{key}.{PLACEMENT_KEY}", own, default)
         if SEEDS_KEY in body:
-            seeds[method] = build(Seeds, body[SEEDS_KEY], f"{key}.{SEEDS_KEY}")
-    return _Asked(grids, placements, seeds)
+            parsed.seeds[method] = build(Seeds, body[SEEDS_KEY], f"{key}.{SEEDS_KEY}")
+    return parsed
+
+
+def _check_names(key: str, method: str, body: dict[str, Any]) -> None:
+    """Raise UserError on a key of a method's block that it does not have."""
+    knobs = METHODS[method].knobs
+    for name in body:
+        if name not in knobs and name not in RESERVED:
+            if place := next(places(config.Training, name), None):
+                near = f"{AXES}: {{training.{place}: …}}"
+                raise UserError(f"{key}.{name}: unknown key, did you mean {near}?")
+            raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
+
+
+def _space(key: str, method: str, body: dict[str, Any], shared: dict[str, Any]) -> Space:
+    """The values of a method's knobs and axes, of which `shared` are the experiment's."""
+    space: dict[str, Any] = {}
+    for name, knob in METHODS[method].knobs.items():
+        where, raw = f"{key}.{name}", body.get(name)
+        if raw is None or raw == []:
+            right = f"one or several values, each {knob.describe()}"
+            raise UserError(f"{where}: missing: expected {right}")
+        space[name] = values_of(where, raw, functools.partial(_of_knob, where, knob))
+    own = f"{key}.{AXES}"
+    parse(body.get(AXES) or {}, own)  # a wrong one is named where it stands
+    return space | parse(shared | (body.get(AXES) or {}))
+
+
+def _of_knob(where: str, knob: Knob, raw: Any) -> Any:
+    return build(knob.type, raw, where)
+
+
+def _listed(key: str, method: str, body: dict[str, Any], points: Any) -> Settings:
+    """The points that a method's block lists, each with all knobs and the same axes.
+
+    Such a block has no grid. UserError on anything else.
+    """
+    knobs = METHODS[method].knobs
+    beside = [name for name in body if name in knobs or name == AXES]
+    if beside:
+        raise UserError(f"{key}: the block has {beside[0]}, too: expected one of the two")
+    if not isinstance(points, list) or not points or not all(isinstance(p, dict) for p in points):
+        raise refuse(key, points, "a list of mappings of knobs and axes to one value each")
+    names = [*knobs, *sorted(set(points[0]) - set(knobs))]
+    settings: Settings = []
+    for raw in points:
+        point = flat({name: value for name, value in raw.items() if name not in knobs}, key)
+        if {*point, *(knob for knob in knobs if knob in raw)} != set(names):
+            raise refuse(key, raw, f"each of {', '.join(names)}" if names else "{}")
+        setting: dict[str, Any] = {}
+        for name in names:
+            if name in knobs:
+                setting[name] = build(knobs[name].type, raw[name], f"{key}.{name}")
+            else:
+                check_key(key, name)
+                setting[name] = typed(key, name, point[name])
+        if setting in settings:
+            raise refuse(key, raw, "every point once")
+        settings.append(setting)
+    return settings
 
 
 def _with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
@@ -347,20 +422,6 @@ def _without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
             body = {key: value for key, value in body.items() if key != SEEDS_KEY}
         shared[method] = body
     return shared
-
-
-def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
-    """The values of a knob, given as one value or as a list of distinct ones."""
-    values = raw if isinstance(raw, list) else [raw]
-    if raw is None or not values:
-        raise UserError(f"{key}: missing: expected one or several values, each {knob.describe()}")
-    typed: list[Any] = []
-    for value in values:
-        point = build(knob.type, value, key)
-        if point in typed:
-            raise refuse(key, raw, f"every point of the grid once; {point!r} stands twice")
-        typed.append(point)
-    return typed
 
 
 # --- placements, of an experiment and of single methods ---
@@ -419,9 +480,12 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
     """The experiment as the values of a file, its setups in full."""
     methods: dict[str, dict[str, Any]] = {}
     for name, grid in experiment.methods.items():
-        methods[name] = own_knobs(grid)
-        if axes := axes_of(grid):
-            methods[name][AXES] = axes
+        if name in experiment.points:
+            methods[name] = {POINTS: experiment.points[name]}
+        else:
+            methods[name] = own_knobs(grid)
+            if axes := axes_of(grid):
+                methods[name][AXES] = axes
         if name in experiment.placements:
             methods[name][PLACEMENT_KEY] = asdict(experiment.placements[name])
         if name in experiment.method_seeds:
@@ -432,6 +496,8 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
         "methods": methods,
         "seeds": experiment.seeds,
     }
+    if experiment.search != Search():
+        document["search"] = asdict(experiment.search)
     if experiment.confirm.seeds:
         document["confirm"] = asdict(experiment.confirm)
     if experiment.caveat is not None:

@@ -6,7 +6,6 @@ Same id ⇒ same training, so units are shared between experiments and only miss
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.experiment.axes import (
     axes_of,
     own_knobs,
-    points,
     setting_text,
     setup_at,
     value_of,
@@ -141,11 +139,10 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
         units.append(_base_eval(pair, base_placement))
         stages: dict[str, Unit] = {}  # methods and settings of one seed share a stage
         trials: list[Unit] = []
-        for method, grid in experiment.methods.items():
+        for method in experiment.methods:
             placement = experiment.placements.get(method, base_placement)
             seeds = experiment.seeds_of(method)
-            for values in itertools.product(*grid.values()):
-                knobs = dict(zip(grid, values, strict=True))
+            for knobs in experiment.settings_of(method):
                 for seed in seeds:
                     if METHODS[method].updates_before is not None:
                         stage = _sft(pair, method, knobs, seed, base_placement)
@@ -164,10 +161,11 @@ def widest_setup(experiment: Experiment, name: str) -> Setup:
     """A setup at the largest value of each axis that counts something: the most of any unit."""
     setup = experiment.setups[name]
     grids = [axes_of(grid) for grid in experiment.methods.values()]
-    of_all = [setup_at(setup, point) for grid in grids for point in points(grid)]
-    largest: dict[str, Any] = {}
+    values_of: dict[str, list[Any]] = {}
     for axis in {axis for grid in grids for axis in grid}:
-        values = [value_of(each, axis) for each in of_all]
+        values_of[axis] = [v for grid in grids for v in grid.get(axis, [value_of(setup, axis)])]
+    largest: dict[str, Any] = {}
+    for axis, values in values_of.items():
         if all(type(value) is int for value in values):
             largest[axis] = max(values)
     return setup_at(setup, largest)

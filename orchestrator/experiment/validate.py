@@ -11,14 +11,17 @@ from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import Gpus
 from orchestrator.errors import UserError, one_of, refuse
-from orchestrator.experiment.axes import axes_of, own_knobs, points, setup_at
+from orchestrator.experiment.axes import axes_of, own_knobs, setup_at
+from orchestrator.experiment.evaluation_protocol import held_out_prompts
 from orchestrator.experiment.identity import training_keys
 from orchestrator.experiment.methods import METHODS, Grid, check_grid
 from orchestrator.experiment.reading import build
+from orchestrator.experiment.search import Settings, grid_of
 from orchestrator.models.identity import digest
 from orchestrator.pair import Model, Recipe, Shape, Vocabulary
 from orchestrator.rules import Name, TokenizerName, entries, entry
 
+OF_RUNGS = ("training.steps", "training.checkpoint_every")
 MOST_TRIALS = 10_000  # of one method
 # Keys of recipes that only the examples of the embedded world read.
 EMBEDDED_ALONE = (
@@ -32,12 +35,15 @@ def check_experiment(experiment: Experiment) -> None:
     if not experiment.methods:
         raise refuse("methods", {}, f"at least one of {', '.join(METHODS)}")
     for method, grid in experiment.methods.items():
-        trials = math.prod(map(len, grid.values())) * len(experiment.seeds_of(method))
+        settings = experiment.points.get(method)
+        count = math.prod(map(len, grid.values())) if settings is None else len(settings)
+        trials = count * len(experiment.seeds_of(method))
         if trials > MOST_TRIALS:
             raise UserError(
                 f"methods.{method}: {trials} trials: expected at most {MOST_TRIALS} of one method"
             )
     _check_confirmation(experiment)
+    _check_search(experiment)
     _check_placement("runtime.placement", experiment.runtime.placement)
     for method, placement in experiment.placements.items():
         _check_placement(f"methods.{method}.placement", placement)
@@ -56,23 +62,47 @@ def check_experiment(experiment: Experiment) -> None:
             _check_spread(f"methods.{method}.placement", placement, name, setup, supervised=False)
         for method, grid in experiment.methods.items():
             _check_axes(method, grid, name, setup)
-            for point in points(grid):
-                check_grid(method, own_knobs(grid), name, setup_at(setup, point))
+            for changed, own in _grids_by_setup(experiment.settings_of(method), setup):
+                if changed != setup:
+                    check_setup(name, changed)
+                check_grid(method, own, name, changed)
+
+
+def _grids_by_setup(settings: Settings, setup: Setup) -> list[tuple[Setup, Grid]]:
+    """The setups at the axes of all settings, each with the knobs that it meets."""
+    by_point: dict[str, Settings] = {}
+    for setting in settings:
+        by_point.setdefault(repr(axes_of(setting)), []).append(setting)
+    return [
+        (setup_at(setup, group[0]), grid_of([own_knobs(each) for each in group]))
+        for group in by_point.values()
+    ]
 
 
 def _check_axes(method: str, grid: Grid, name: str, setup: Setup) -> None:
-    """Check the setup at each point of a method's axes, and that each axis changes its training."""
+    """Check that each axis of a method changes its training."""
     axes = axes_of(grid)
-    for point in points(axes):
-        changed = setup_at(setup, point)
-        if changed != setup:
-            check_setup(name, changed)
     supervised = METHODS[method].updates_before is not None
     for axis, values in axes.items():
         setups = [setup_at(setup, {axis: value}) for value in values]
         if len({digest(training_keys(each, supervised)) for each in setups}) < len(values):
             right = f"a key that changes what {method} learns"
             raise refuse(f"axes.{axis}", values, right)
+
+
+def _check_search(experiment: Experiment) -> None:
+    """Raise UserError where a halving search cannot compare its settings at rungs."""
+    if experiment.search.kind != "halving":
+        return
+    for grid in experiment.methods.values():
+        for axis in axes_of(grid):
+            if axis in OF_RUNGS:
+                raise UserError(
+                    f"axes.{axis}: moves the rungs of search.kind halving: expected kind random"
+                )
+    for name, setup in experiment.setups.items():
+        if experiment.search.by == "held_out_kl" and not held_out_prompts(setup):
+            raise refuse(f"{name}.evaluation.held_out", 0, "1 or more, with search.by held_out_kl")
 
 
 def _check_confirmation(experiment: Experiment) -> None:

@@ -14,6 +14,7 @@ from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.liveness.leases import Claims, Holder, drivers_of
 from orchestrator.monitor.unit_status import (
+    ENDED,
     Device,
     Left,
     UnitStatus,
@@ -117,8 +118,8 @@ class Overview:
 
     @property
     def done(self) -> int:
-        """How many units are done."""
-        return sum(s.state == "done" for s in self.units)
+        """How many units have no work left, also those that a search stopped."""
+        return sum(s.has_ended for s in self.units)
 
     @property
     def is_done(self) -> bool:
@@ -131,7 +132,8 @@ class Overview:
 
     @property
     def all_steps(self) -> int:
-        return sum(s.steps for s in self.units)
+        """Steps that they take in the end; a unit that a search stopped takes no more."""
+        return sum(s.step if s.state == "stopped" else s.steps for s in self.units)
 
     def in_state(self, state: str) -> list[UnitStatus]:
         """The units in one of the STATES."""
@@ -145,7 +147,7 @@ class Overview:
         """
         if self.in_state("damaged"):
             return frozenset()
-        return frozenset(each.key for each in self.families if set(each.states) == {"done"})
+        return frozenset(each.key for each in self.families if set(each.states) <= {*ENDED})
 
     def confirming(self, family: FamilyStatus) -> list[UnitStatus]:
         """The runs that confirm the choice of a family."""
@@ -171,7 +173,7 @@ class Overview:
         """The pace since the driver started; None before it has finished a trial."""
         if self.session is None or not self.elapsed:
             return None
-        finished = sum(s.is_trial for s in self.in_state("done")) - self.session.trials_before
+        finished = sum(s.is_trial and s.has_ended for s in self.units) - self.session.trials_before
         return 3600 * finished / self.elapsed if finished > 0 else None
 
     def to_json(self) -> dict[str, Any]:
@@ -325,7 +327,7 @@ def _family_view(study: Study, family: Family) -> FamilyView:
         # The last samples of its last seed may make a setting of several seeds the best one. Until
         # they are taken, all its units may still be rescored.
         if len(setting) > 1 and any(
-            unit.id in now.wants or not study.reader(unit).trained for unit in setting
+            unit.id in now.wants or not study.is_trained(unit) for unit in setting
         ):
             rescored |= {unit.id for unit in setting}
     return FamilyView(family, now.wants, best, RESCORING, frozenset(rescored))
@@ -343,7 +345,7 @@ def _jobs(
     It includes the later work: confirming runs of open families, and samples of families once
     trained.
     """
-    jobs = [view.left for view in views if view.state not in ("done", "failed")]
+    jobs = [view.left for view in views if view.state not in (*ENDED, "failed")]
     for unit in to_confirm:
         work = work_left(study.experiment, unit, study.reader(unit), 0, {}, confirms=unit.is_trial)
         jobs.append(left_of(unit, work, seconds))

@@ -41,7 +41,8 @@ from orchestrator.selection.study import Study
 
 LONGEST = 22  # letters of `UnitStatus.doing`
 MOST_DIGITS = 100_000  # responses; more are counted in thousands, so that `doing` stays short
-STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
+STATES = ("done", "stopped", "running", "failed", "damaged", "interrupted", "queued", "waiting")
+ENDED = ("done", "stopped")  # those that have no work left
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ class UnitStatus(OfKind):
         return self.label.removeprefix(self.family).strip()
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it has no work left."""
+        return self.state in ENDED
+
+    @property
     def is_training(self) -> bool:
         """Whether an attempt at the unit runs, and not only evaluators that sample it."""
         return self.state == "running" and self.phase not in (EVALUATING, RESCORING)
@@ -142,6 +148,8 @@ class UnitView:
         run, unit = self.run, self.unit
         # A process may hold a unit without work to do: another sweep's attempt that waited for the
         # lease, or an evaluator that samples it for another experiment.
+        if self.study.is_stopped(unit) and not self.wanted and not run.running:
+            return "stopped"
         if run.trained and not self.wanted and not self.later:
             return "done"
         if run.running or self.claimed:
@@ -151,7 +159,10 @@ class UnitView:
         if run.trained:
             return "waiting" if self.is_rescored else "queued"
         if run.started and run.next_step < unit.steps:
-            return "interrupted"
+            if self.is_at_rung:
+                return "waiting"
+            halved = self.study.halved.get(unit.id)
+            return "queued" if halved and halved.passed == run.next_step else "interrupted"
         ready = all(self.study.reader(needed).trained for needed in unit.depends_on)
         return "queued" if ready else "waiting"
 
@@ -167,7 +178,7 @@ class UnitView:
             return RESCORING if rescored else EVALUATING
         if self.state not in ("queued", "waiting"):
             return None
-        if not self.run.trained:
+        if not self.run.trained and not (self.is_at_rung and self.wanted):
             return TRAINING if self.unit.trains else EVALUATING
         if self.wanted:
             return RESCORING if self.is_rescored else EVALUATING
@@ -184,12 +195,21 @@ class UnitView:
                 return f"{self.phase} {count} left" if left else self.phase
             again = f", try {self.note.attempt}" if self.note and self.note.attempt > 1 else ""
             return f"{self.phase or 'starting'}{again}"
+        if self.is_at_rung and self.state == "waiting":
+            return "waiting at its rung"
         if self.state == "waiting" and not trained:
             return "waiting for its stage"
         if self.state == "waiting":
             return f"waiting for {'rescoring' if self.phase == RESCORING else 'its race'}"
         stepped = trained or (self.run.started and self.run.next_step == self.unit.steps)
         return "queued for evaluation" if self.state == "queued" and stepped else self.state
+
+    @property
+    def is_at_rung(self) -> bool:
+        """Whether it has trained as far as a halving search lets it by now."""
+        halved = self.study.halved.get(self.unit.id)
+        at_goal = halved is not None and self.run.next_step >= halved.goal
+        return at_goal and not self.run.running and self.run.next_step < self.unit.steps
 
     @cached_property
     def note(self) -> Phase | None:
@@ -233,10 +253,11 @@ class UnitView:
     @cached_property
     def left(self) -> Left | None:
         """The time that its remaining work takes; None if it is done, or a cost is unknown."""
-        if self.state == "done":
+        if self.state in ENDED:
             return None
+        unit = self.study.as_expected(self.unit)
         work = work_left(
-            self.study.experiment, self.unit, self.run, self.step, self.lacking, self.confirms
+            self.study.experiment, unit, self.run, self.step, self.lacking, self.confirms
         )
         return left_of(self.unit, work, self.seconds)
 

@@ -60,7 +60,7 @@ def done_of(study: Study) -> dict[str, Done]:
             generations=_generations(study, unit) if unit.has_scores else 0,
             selected=state is not None and state.settled,
             rescored=state is not None and state.settled and not state.wants,
-            complete=run.trained and not wanted,
+            complete=study.is_trained(unit) and not wanted,
         )
     return done
 

@@ -117,6 +117,12 @@ def _heading(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def _values(values: Sequence[Any], drawn: Any) -> str:
+    """`0.05, 0.5`; many of a range as `0.05 … 0.5`."""
+    texts = [value_text(value) for value in values]
+    return f"{texts[0]} … {texts[-1]}" if drawn and len(texts) > 3 else ", ".join(texts)
+
+
 def _methods_table(plan: Plan) -> Table:
     """Trials by method and setup with the grid that makes them."""
     experiment, setups, rows = plan.experiment, list(plan.experiment.setups), []
@@ -128,9 +134,11 @@ def _methods_table(plan: Plan) -> Table:
         own = experiment.method_seeds.get(method)
         axes = {**grid, "seeds": own} if own else grid
         short = short_names(axes)
-        words = [f"{short[name]} {', '.join(map(value_text, axes[name]))}" for name in axes]
+        drawn = experiment.points.get(method, [])
+        words = [f"{short[name]} {_values(axes[name], name in grid and drawn)}" for name in axes]
+        of_grid = f"{counted(len(drawn), 'point')} of " if drawn else ""
         counts = _by_setup([trials[method, name] for name in setups])
-        rows.append([method_label(method), " × ".join(words), *counts])
+        rows.append([method_label(method), of_grid + " × ".join(words), *counts])
     without_own = experiment.methods.keys() - experiment.method_seeds.keys()
     if without_own and len(experiment.explored_seeds) > 1:
         each = "others" if experiment.method_seeds else "each"

@@ -64,6 +64,11 @@ class RunLog:
         _write(self._folder, self._phase)
         return self._phase.attempt
 
+    def give_back(self) -> None:
+        """Note that the sweep stopped the attempt, which then counts as none."""
+        self._phase = replace(self._phase, attempt=self._phase.attempt - 1)
+        _write(self._folder, self._phase)
+
     def line(self, text: str) -> None:
         """Add `text` to the log, after the clock time."""
         with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:

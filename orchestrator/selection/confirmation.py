@@ -25,6 +25,7 @@ from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Setting, Unit, with_seed
 from orchestrator.selection import scores, significance
+from orchestrator.selection.halving import with_halving
 from orchestrator.selection.samples_wanted import confirming_samples, family_state, wants
 from orchestrator.selection.significance import TDistribution
 from orchestrator.selection.study import Study
@@ -207,10 +208,10 @@ def _score(study: Study, unit: Unit, step: int) -> tuple[Fraction, float]:
 
 
 def with_confirmation(study: Study) -> Study:
-    """The study with the confirming units of all families that are settled by now, and no others."""
+    """The study as its search has come by now, with the confirming units of all settled families."""
     if not study.experiment.confirm.seeds:
-        return study
-    explored = study.exploring()
+        return with_halving(study)
+    explored = with_halving(study.exploring())
     steps: dict[str, int] = {}
     units: dict[str, Unit] = {}
     there = {unit.id for unit in explored.units}
@@ -250,4 +251,4 @@ def missing_units(study: Study) -> list[Unit]:
     """Units that still need training or samples by now, confirming ones included."""
     study = with_confirmation(study.snapshot())
     wanted = wants(study)
-    return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
+    return [unit for unit in study.units if unit.id in wanted or not study.is_trained(unit)]

@@ -79,7 +79,7 @@ def pending_slices(study: Study) -> Iterator[PendingSlice]:
         for setting in family:
             for unit in setting:
                 units[unit.id] = unit
-                decides = decides and study.reader(unit).trained
+                decides = decides and study.is_trained(unit)
         for unit_id, samplings in family_state(study, family).wants.items():
             for sampling, samples in sorted(samplings.items(), key=lambda item: item[0].step):
                 yield from _slices_of(study, units[unit_id], sampling, samples, decides)

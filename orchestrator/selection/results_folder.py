@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Evaluation, Experiment, Setup
+from orchestrator.config import Evaluation, Experiment, Search, Setup
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.load import RECORD, RESULTS, resolved_text
 from orchestrator.experiment.reading import from_here
@@ -48,6 +48,9 @@ def content_digest(experiment: Experiment) -> str:
         experiment.seeds,
         experiment.method_seeds,
     ]
+    for part in (experiment.points, experiment.search):
+        if part and part != Search():
+            counted.append(part)
     if experiment.confirm.seeds:
         counted.append(experiment.confirm)
     return digest([_differences(part) for part in counted])

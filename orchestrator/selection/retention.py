@@ -3,11 +3,13 @@
 In a race, or with scores averaged over seeds, other trials decide which checkpoints want samples:
 all checkpoints stay until the family's selection is final, then the best stays. Otherwise a trial
 selects among its own checkpoints, and keeps its best once it wants no more samples. A confirming
-unit keeps the step that it confirms. A trial in training keeps all its checkpoints.
+unit keeps the step that it confirms, and one that a search stopped the step at which it can go on.
+A trial in training keeps all its checkpoints.
 """
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 
 from orchestrator.errors import LeaseHeld
@@ -32,10 +34,13 @@ def prune(study: Study) -> None:
         if not first.is_trial:
             continue
         state = family_state(study, family)
+        for unit in filter(study.is_stopped, itertools.chain(*family)):
+            if unit.id not in state.wants:
+                _keep(study, [unit], study.halved[unit.id].goal)
         final: list[Setting] = []
         if scores.decided_by_family(study.experiment, first):
             if state.settled and not state.wants:
-                final = family
+                final = [setting for setting in family if not study.is_stopped(setting[0])]
         else:
             # Fresh samples go to the selected checkpoint, which stays anyway: only the samples that
             # select (repetition 0) make a trial keep the others.

@@ -87,12 +87,13 @@ def family_state(study: Study, family: Family) -> FamilyState:
     first_rungs = _union(parts)
     # A race is decided among all checkpoints of a family, and a later one could change which are
     # dropped. So no race begins before every trial is trained and has its first samples.
-    if first_rungs or not all(setting.trained for setting in settings):
+    if first_rungs or not all(map(study.is_trained, itertools.chain(*family))):
         return FamilyState(first_rungs, settled=False)
     best = None
     if evaluation.rescore:
         best = scores.best_of(scores.scored_checkpoints(study, family))
-    next_rung = _next_rung(evaluation, ids, settings, best)
+    racing = [each for each in settings if not study.is_stopped(each.units[0])]
+    next_rung = _next_rung(evaluation, ids, racing, best)
     if next_rung:
         return FamilyState(next_rung, settled=False)
     if best is None:
@@ -114,12 +115,6 @@ class _SettingRuns:
 
     units: Setting
     runs: list[RunReader]
-
-    @property
-    def trained(self) -> bool:
-        """Whether no seed has training steps left."""
-        pairs = zip(self.units, self.runs, strict=True)
-        return all(run.trained or not unit.trains for unit, run in pairs)
 
     def kept_steps(self) -> list[Iterable[int]]:
         """Steps of each seed whose checkpoints were not dropped; the untrained student has one."""

@@ -196,13 +196,14 @@ class ScoredCheckpoint:
     """One checkpoint of one setting, its scores averaged over seeds.
 
     `sampled` measures the progress of its evaluation: the share of the wanted samples that exists,
-    summed over benchmarks.
+    summed over benchmarks. A halving search has `stopped` its setting, or not.
     """
 
     setting: tuple[Unit, ...]
     step: int
     mean: Fraction
     sampled: Fraction
+    stopped: bool = False
 
 
 def pass_at_1(records: list[ProblemRecord]) -> Fraction:
@@ -306,8 +307,9 @@ def scored_checkpoints(study: Study, family: Family) -> list[ScoredCheckpoint]:
     for setting in family:
         evaluation = study.setup_of(setting[0]).evaluation
         ids, runs = study.evaluation_ids(setting[0].setup), [study.reader(each) for each in setting]
+        stopped = study.is_stopped(setting[0])
         for step in evaluated_steps(setting[0], runs, ids):
-            scored.append(_scored(setting, evaluation, runs, ids, step))
+            scored.append(replace(_scored(setting, evaluation, runs, ids, step), stopped=stopped))
     return scored
 
 
@@ -325,14 +327,22 @@ def evaluated_steps(first: Unit, runs: Sequence[RunReader], ids: Mapping[str, st
 
 
 def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
-    """The highest mean among those with the most samples; ties go to the earlier step, then setting.
+    """The highest mean of `choices`; ties go to the earlier step, then to the earlier setting.
 
-    A race is therefore judged on its survivors, whose samples are the most. Without a race all have
-    the same samples, and this is the paper's "Evaluation Protocol".
+    Without a race and a search this is the paper's "Evaluation Protocol".
     """
-    most = max((candidate.sampled for candidate in candidates), default=None)
-    pool = [candidate for candidate in candidates if candidate.sampled == most]
+    pool = choices(candidates)
     return max(pool, key=lambda candidate: (candidate.mean, -candidate.step), default=None)
+
+
+def choices(candidates: Sequence[ScoredCheckpoint]) -> list[ScoredCheckpoint]:
+    """Those with the most samples, which survived a race, of the settings that were not stopped.
+
+    Where all settings were stopped, it chooses among these.
+    """
+    pool = [each for each in candidates if not each.stopped] or list(candidates)
+    most = max((candidate.sampled for candidate in pool), default=None)
+    return [candidate for candidate in pool if candidate.sampled == most]
 
 
 def _scored(

@@ -32,12 +32,28 @@ class Invocation:
 
 
 @dataclass(frozen=True)
+class Halved:
+    """How far a unit of a halving search trains (`selection.halving`).
+
+    Up to step `goal` by now; `passed` is the last rung that let it go on, 0 before the first, and
+    `expected` the step at which it will end, as far as one can say. A `stopped` unit has reached its
+    last goal.
+    """
+
+    goal: int
+    passed: int
+    expected: int
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
 class Study:
     """An experiment, its units and the folder that holds their run directories.
 
     `units` are all units of the experiment or some of them, in the order of the grid, and after
     them the confirming units (`selection.confirmation`). `confirming` maps the id of each confirming
-    unit to the step that it confirms. A study keeps nothing of a run directory: every reader sees
+    unit to the step that it confirms, and `halved` maps units of halving searches to how far they go
+    by now; `confirmation.with_confirmation` finds both. A study keeps nothing of a run directory: every reader sees
     the current files. Only the readers of a `snapshot` go on with the files of their first look.
     """
 
@@ -45,6 +61,7 @@ class Study:
     units: Sequence[Unit]
     runs: Path
     confirming: Mapping[str, int] = field(default_factory=dict)
+    halved: Mapping[str, Halved] = field(default_factory=dict)
     invocation: Invocation = Invocation()
     _snapshots: dict[str, RunSnapshot] | None = field(default=None, repr=False, compare=False)
     _ids: dict[tuple[str, int], dict[str, str]] = field(
@@ -113,6 +130,19 @@ class Study:
         left_out = (stages_of_confirming - stages_of_exploring) | self.confirming.keys()
         units = [unit for unit in self.units if unit.id not in left_out]
         return replace(self, units=units, confirming={})
+
+    def is_stopped(self, unit: Unit) -> bool:
+        """Whether a halving search stopped the unit."""
+        return unit.id in self.halved and self.halved[unit.id].stopped
+
+    def is_trained(self, unit: Unit) -> bool:
+        """Whether no training is left: all of its steps are taken, or its search stopped it."""
+        return self.is_stopped(unit) or self.reader(unit).trained
+
+    def as_expected(self, unit: Unit) -> Unit:
+        """The unit with the steps that it is expected to take."""
+        halved = self.halved.get(unit.id)
+        return unit if halved is None else replace(unit, steps=halved.expected)
 
     def with_units(self, units: Sequence[Unit]) -> Study:
         """The same experiment and folder with other units."""

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from orchestrator.workers.roles import Roles
 
 
+STOPPED = "stopped"  # the last line of an attempt that the sweep or the user ended
+
+
 class TrainingProcess:
     """One attempt at a unit; each step runs it to its next commit."""
 
@@ -63,7 +66,7 @@ class TrainingProcess:
                 raise
             return {"done": True, "failed": True}
         except BaseException:
-            self.end("stopped")
+            self.end(STOPPED)
             raise
         if committed is None:
             self.end("trained")
@@ -84,6 +87,8 @@ class TrainingProcess:
             if run is not None:
                 logging.getLogger().removeHandler(self._warnings)
                 run.log.line(last_line)
+                if last_line == STOPPED:
+                    run.log.give_back()
                 if error is not None:
                     with suppress(OSError):  # a full disk takes no note, and the log has it or not
                         run.fail(error, traceback.format_exc())
@@ -285,7 +290,7 @@ class WorkTrainable(tune.Trainable):
 
     def cleanup(self) -> None:
         if self._process is not None:
-            self._process.end("stopped")
+            self._process.end(STOPPED)
             self._process = None
 
 

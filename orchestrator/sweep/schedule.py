@@ -60,6 +60,7 @@ class Schedule:
     - `affordable(work, beside)` says whether work may do its next piece beside other work.
     - `has_place(work)` says whether single nodes have room for it now: four free GPUs on four nodes
       are no place for a trial that wants four GPUs of one node.
+    - `at_goal(unit)` says whether a unit has trained as far as its search lets it by now.
     - `confirming` units become known as families are settled. They begin after all others.
     """
 
@@ -69,6 +70,7 @@ class Schedule:
     slices_left: Callable[[], SlicesLeft]
     affordable: Callable[[Work, Sequence[Work]], bool] = lambda work, beside: True
     has_place: Callable[[Work], bool] = lambda work: True
+    at_goal: Callable[[Unit], bool] = lambda unit: False
     confirming: Sequence[Unit] = ()
     running: dict[str, Work] = field(default_factory=dict)  # by Tune's name for it
     failed: set[str] = field(default_factory=set)
@@ -92,8 +94,7 @@ class Schedule:
 
     def _next(self, capacity: Resources) -> Decision:
         free = self._free(capacity)
-        ready = self._ready(self.units)
-        begun = self._of_begun_families(ready)
+        begun = self._of_begun_families(self._ready(self.units))
         for unit in begun:
             if self._has_room(TrainUnit(unit), free):
                 return TrainUnit(unit)
@@ -103,8 +104,8 @@ class Schedule:
         left = self.slices_left() if self.fruitless < FRUITLESS else SlicesLeft(0, 0)
         if left.wanted - left.elsewhere > evaluating and _fits(self.needs(Evaluating(0)), free):
             return Evaluating(self.evaluators + 1)
-        # `slices_left` has just looked at the run directories, and found the confirming units.
-        ready += self._ready(self.confirming)
+        # `slices_left` has just looked at the run directories, and found rungs and confirming units.
+        ready = self._ready([*self.units, *self.confirming])
         for unit in ready:
             if self._has_room(TrainUnit(unit), free):
                 return TrainUnit(unit)
@@ -125,7 +126,7 @@ class Schedule:
             self.fruitless += 1
 
     def give_back(self, name: str) -> None:
-        """Let the work wait again, since its node could not do it."""
+        """Let the work wait again: its node could not do it, or its search holds it."""
         del self.running[name]
 
     def sampled(self) -> None:
@@ -135,7 +136,8 @@ class Schedule:
     def must_yield(self, name: str, capacity: Resources) -> bool:
         """Whether work should end at this commit.
 
-        Work that the budget refuses must end. So must an evaluator while a unit waits for its room.
+            Work that the budget refuses must end, and so must a unit at its goal, and an evaluator while a
+        unit waits for its room.
         """
         work = self.running.get(name)
         if work is None:
@@ -144,7 +146,7 @@ class Schedule:
         if not self.affordable(work, others):
             return True
         if isinstance(work, TrainUnit):
-            return False
+            return self.at_goal(work.unit)
         free = self._free(capacity)
         waiting = self._of_begun_families(self._ready(self.units))
         return bool(waiting) and not self._has_room(TrainUnit(waiting[0]), free)
@@ -157,7 +159,8 @@ class Schedule:
         out = self.trained | self.failed | self._in_training()
         ready: list[Unit] = []
         for unit in units:
-            if unit.id not in out and self.trained.issuperset(unit.depends_on):
+            free = unit.id not in out and self.trained.issuperset(unit.depends_on)
+            if free and not self.at_goal(unit):
                 ready.append(unit)
         return ready
 

@@ -42,6 +42,7 @@ from orchestrator.records.log import RunLog
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
 from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.halving import with_halving
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
@@ -236,8 +237,14 @@ class SweepSearcher(Searcher, tune.Stopper):
         exploring = self._study.exploring().units
         trained = {unit.id for unit in exploring if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
+        self._halved = with_halving(self._study.exploring().snapshot()).halved
         self._schedule = Schedule(
-            exploring, trained, self._needs, self._left, has_place=self._has_place
+            exploring,
+            trained,
+            self._needs,
+            self._left,
+            has_place=self._has_place,
+            at_goal=self._at_goal,
         )
         self._capacity = _Lately(nodes.capacity, CAPACITY_S)
         self._spending = _Lately(functools.partial(spending, self._study), 0.0)
@@ -283,7 +290,11 @@ class SweepSearcher(Searcher, tune.Stopper):
         elif isinstance(work, TrainUnit):
             if error:
                 _note_loss(self._study, work.unit)
-            self._schedule.end(trial_id, self._study.reader(work.unit).trained)
+            trained = self._study.reader(work.unit).trained
+            if not error and not trained and self._at_goal(work.unit):
+                self._schedule.give_back(trial_id)
+            else:
+                self._schedule.end(trial_id, trained)
         else:
             self._schedule.end(trial_id, not error)
         self._left.forget()
@@ -325,10 +336,18 @@ class SweepSearcher(Searcher, tune.Stopper):
             return True
         return places(wanted, self._nodes.free())
 
+    def _at_goal(self, unit: Unit) -> bool:
+        halved = self._halved.get(unit.id)
+        # A unit at its last step has no rung left, and its end is still to be recorded.
+        if halved is None or halved.goal == unit.steps:
+            return False
+        return halved.stopped or self._study.reader(unit).next_step >= halved.goal
+
     def _look(self) -> SlicesLeft:
-        """Count the wanted slices, find confirming units, and drop checkpoints without any need."""
+        """Count the wanted slices, find rungs and confirming units, and drop unneeded checkpoints."""
         prune(self._study.snapshot())
         study = with_confirmation(self._study.snapshot())
+        self._halved = study.halved
         self._confirm(study)
         pending = list(pending_slices(study))
         return SlicesLeft(len(pending), self._elsewhere(pending))

@@ -97,7 +97,7 @@ def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool)
 def outcome(state: str, goes_on: bool) -> str:
     """Outcome of a unit in `state`; one to be worked on is open only while it or its sweep runs."""
     match state:
-        case "done":
+        case "done" | "stopped":
             return FINISHED
         case "failed":
             return FAILED
