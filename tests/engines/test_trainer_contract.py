@@ -261,8 +261,9 @@ def test_a_student_scores_by_the_weights_that_it_publishes(
 ) -> None:
     """Beside a plain pass over these weights in float64; scoring changes nothing of the training."""
     rollouts, goal = sampled(any_pair), Objective("renormalized")
-    trainer, undisturbed = (engines.open(kind, job(any_pair)).trainer() for _ in range(2))
+    undisturbed = engines.open(kind, job(any_pair)).trainer()
     expected = train(undisturbed, rollouts, goal, range(STEPS)), weights(undisturbed)
+    trainer = engines.open(kind, job(any_pair)).trainer()  # on the same ranks, which begin anew
     rows = train(trainer, rollouts, goal, range(2))
     scores = trainer.score(rollouts)
     values = weights(trainer)
