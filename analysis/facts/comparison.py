@@ -115,6 +115,7 @@ class SettingRow:
     averages: tuple[Fraction, ...]
     chosen: bool
     confirmed: Estimate | None = None
+    stopped: int | None = None  # the step at which a halving search stopped it
 
 
 def setting_rows(study: Study) -> list[SettingRow]:
@@ -137,7 +138,16 @@ def setting_rows(study: Study) -> list[SettingRow]:
             averages = tuple(PERCENT * score for score in checkpoint.by_seed[AVERAGE])
             scores, at = estimates(checkpoint, drawn[name]), (setup, name)
             is_chosen = at in chosen and checkpoint.method != BASE
-            row = SettingRow(setup, checkpoint, scores, averages, is_chosen, confirmed.get(at))
+            stopped = known.halved.get(checkpoint.units[0])
+            row = SettingRow(
+                setup,
+                checkpoint,
+                scores,
+                averages,
+                is_chosen,
+                confirmed.get(at),
+                stopped.goal if stopped and stopped.stopped else None,
+            )
             rows.append(row)
     return rows
 

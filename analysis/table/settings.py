@@ -21,6 +21,7 @@ EXPLANATION = (
     "many settings is high by luck alone. Bold: the choice of its method. Runs: the averages of "
     "its training runs. Confirmed: of runs that took no part in the choice."
 )
+STOPPED = "Stopped at: the step at which the search stopped the setting; no such one is chosen."
 UNCONFIRMED = "No setting is confirmed: add `--confirm 3` to `trb submit`."
 
 
@@ -28,7 +29,7 @@ def headings(study: Study, setup: str) -> list[str]:
     """The headings of a setup's sheet."""
     runs = study.experiment.setups[setup].evaluation.benchmarks
     titles = [benchmark_label(key, run) for key, run in runs.items()]
-    return ["Method", "Setting", "Step", "Avg", *titles, "Runs", "Confirmed"]
+    return ["Method", "Setting", "Step", "Stopped at", "Avg", *titles, "Runs", "Confirmed"]
 
 
 def sheet_of(study: Study, setup: str, rows: Sequence[SettingRow]) -> Sheet:
@@ -36,7 +37,8 @@ def sheet_of(study: Study, setup: str, rows: Sequence[SettingRow]) -> Sheet:
     runs, cells = study.experiment.setups[setup].evaluation.benchmarks, list[list[Cell]]()
     for row in rows:
         checkpoint, knobs = row.checkpoint, setting_text(row.checkpoint.knobs)
-        words = [method_label(checkpoint.method), knobs, str(checkpoint.step)]
+        stopped = "" if row.stopped is None else str(row.stopped)
+        words = [method_label(checkpoint.method), knobs, str(checkpoint.step), stopped]
         averages = " ".join(map(number_text, row.averages)) if len(row.averages) > 1 else ""
         scores = [_cell(row.columns.get(AVERAGE), "best" if row.chosen else None)]
         scores += [_cell(row.columns.get(key)) for key in runs]
@@ -63,6 +65,8 @@ def to_markdown(study: Study, rows: Sequence[SettingRow]) -> str:
         lines += [f"**{setup_title(setup, study.experiment.setups)}**", ""]
         lines += [*sheet.to_markdown(sheet_of(study, setup, own), aligned=True), ""]
     lines.append(EXPLANATION)
+    if any(row.stopped for row in rows):
+        lines.append(STOPPED)
     if not any(row.confirmed for row in rows):
         lines.append(UNCONFIRMED)
     return "\n".join(lines) + "\n"
@@ -85,6 +89,7 @@ def records(rows: Sequence[SettingRow]) -> list[dict[str, Any]]:
                 "ci_high": score.interval.high,
                 "over": score.over,
                 "chosen": row.chosen,
+                "stopped": row.stopped,
                 "confirmed": float(own.value) if own and key == AVERAGE else None,
                 "units": " ".join(checkpoint.units),
             }

@@ -32,6 +32,7 @@ from orchestrator.experiment.load import (
     resolved,
 )
 from orchestrator.experiment.methods import METHODS, Knob, method_key, null_overrides
+from orchestrator.experiment.search import POINTS
 from orchestrator.rules import Entry, entries, entry
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -209,6 +210,8 @@ def _knobs() -> Iterator[Key]:
     )
     meaning = "Axes of this method, over the experiment's; null leaves one of those out."
     yield Key(f"methods.{ANY}.{AXES}", "mapping", "{}", meaning, {})
+    meaning = "In place of knobs and axes: settings, each a mapping of all of these to a value."
+    yield Key(f"methods.{ANY}.{POINTS}", "list of mappings", "null", meaning, {})
 
 
 def _knob(name: str, knob: Knob) -> Key:

@@ -36,7 +36,7 @@ def asked(key: str, space: Space, search: Search) -> Settings | None:
         right = "null with kind grid, which tries every point; or kind: random"
         raise refuse(f"{SEARCH}.trials", search.trials, right)
     if search.kind == "random" and search.trials is None:
-        raise refuse(f"{SEARCH}.trials", None, "a number of points, for example 16")
+        raise UserError(f"{SEARCH}.trials: missing: expected a number of points, for example 16")
     spans = [name for name, values in space.items() if isinstance(values, Span)]
     size = math.prod(map(len, lists(space).values()))
     if search.trials is None:

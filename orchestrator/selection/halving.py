@@ -94,8 +94,10 @@ def _score(study: Study, unit: Unit, rung: int) -> Fraction | float | None:
     """
     run = study.reader(unit)
     if study.experiment.search.by == "held_out_kl":
-        measured = run.held_out_at(rung)
-        return None if measured is None or measured.kl is None else -measured.kl
+        if run.next_step < rung:
+            return None
+        measured = run.held_out_at(rung)  # none where a diverged student could not be measured
+        return -math.inf if measured is None or measured.kl is None else -measured.kl
     total = Fraction(0)
     at_once = evaluation_protocol.samples_at_once(study.setup_of(unit).evaluation, unit)
     for benchmark, evaluation_id in study.evaluation_ids(unit.setup).items():

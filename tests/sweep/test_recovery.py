@@ -20,7 +20,7 @@ import pytest
 from orchestrator.liveness.deaths import Process, processes
 from orchestrator.liveness.leases import Claims, holder_of
 from orchestrator.records.log import read_log
-from tests.sweeps import cluster_of, command_line, contents, start, write_experiment
+from tests.sweeps import cluster_of, command_line, contents, start, trb, write_experiment
 from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("recovery"), pytest.mark.timeout(1800)]
@@ -94,6 +94,45 @@ def test_a_trial_goes_on_from_the_state_that_it_saved_between_checkpoints(tmp_pa
     assert f"training from step {reached} of {LONG['steps']}" in (read_log(vanilla) or "")
     assert contents(runs) == contents(undisturbed)
     assert not list(vanilla.glob("saved"))
+
+
+def test_a_search_that_is_killed_asks_and_stops_the_same(tmp_path: Path) -> None:
+    methods = {"trust_region": {"epsilon0": {"log": [0.05, 0.5]}, "K": [5, 10]}}
+    keys = {
+        "search": {"kind": "halving", "trials": 6, "reduction": 2},
+        "axes": {"training.optimizer.lr": {"log": [1e-3, 1e-2]}},
+        "training": {"steps": 20, "checkpoint_every": 5},  # rungs at 5 and 10
+        "runtime": {"keep": "best"},
+    }
+    experiment = write_experiment(tmp_path, methods, **keys)
+    undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
+    shown = trb("submit", experiment, "--runs", undisturbed)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    steps = {unit.name: step_of(unit) for unit in undisturbed.glob("tiny-trust_region-*")}
+    assert sorted(steps.values()) == [5, 5, 5, 10, 20, 20]
+
+    shutil.copytree(undisturbed / "models", runs / "models")
+    process = start("submit", experiment, "--runs", runs)
+    wait_for(process, lambda: any(map(in_training_beyond_a_rung, runs.glob("tiny-trust_region-*"))))
+    cluster, folder = cluster_of(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_until_gone(cluster, folder)
+    again = trb("submit", experiment, "--runs", runs)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert contents(runs) == contents(undisturbed)
+
+
+def step_of(unit: Path) -> int:
+    """The last committed step of a trial."""
+    return json.loads((unit / "state.json").read_text())["next_step"]
+
+
+def in_training_beyond_a_rung(unit: Path) -> bool:
+    """Whether a trial that went on from the rung at step 5 has rows beyond it, and no commit there."""
+    rows, state = unit / "metrics.jsonl", unit / "state.json"
+    count = rows.read_text().count("\n") if rows.exists() else 0
+    return count > 5 and state.exists() and step_of(unit) == 5
 
 
 def trial_of(budget: float, undisturbed: Path, runs: Path) -> Path:
