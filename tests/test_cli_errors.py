@@ -122,7 +122,7 @@ OUT_OF_RANGE = [
         "axes.training.steps.log",
         "lower one",
     ),
-    ("axes.training.steps.log=[3,9]", "axes.training.steps.points: no value", "≥ 1"),
+    ("axes.training.steps.log=[3,9]", "axes.training.steps: a range without points", "points: N"),
     (
         "axes.training.steps.log=[3,9] axes.training.steps.points=1",
         "axes.training.steps.points: 1",

@@ -35,7 +35,7 @@ Point = Mapping[str, Any]  # axis → value
 
 
 @dataclass(frozen=True)
-class Span:
+class ValueRange:
     """All values from `low` to `high`, evenly spread on a logarithmic or a linear scale.
 
     Values between the ends are rounded to DIGITS significant digits, so that they can be typed; those
@@ -58,7 +58,7 @@ class Span:
         return round(value) if whole else float(f"{value:.{DIGITS}g}")
 
 
-Values = list[Any] | Span  # of an axis, or of a knob
+Values = list[Any] | ValueRange  # of an axis, or of a knob
 
 
 # --- what people write → lists of values ---
@@ -106,7 +106,7 @@ def values_of(where: str, raw: Any, make: Callable[[Any], Any]) -> Values:
     UserError where they are none, break a rule or stand twice.
     """
     given = _given(where, raw)
-    if isinstance(given, Span):
+    if isinstance(given, ValueRange):
         return replace(given, low=make(given.low), high=make(given.high))
     values: list[Any] = []
     for each in given:
@@ -138,7 +138,7 @@ def _given(where: str, raw: Any) -> Values:
         raise refuse(f"{where}.{form}", ends, "two numbers, the lower one first")
     if form == "log" and ends[0] <= 0:
         raise refuse(f"{where}.{form}", ends, "two numbers > 0")
-    span = Span(form, ends[0], ends[1])
+    span = ValueRange(form, ends[0], ends[1])
     if POINTS not in raw:
         return span
     count = build(Count, raw[POINTS], f"{where}.{POINTS}")

@@ -41,7 +41,7 @@ from orchestrator.experiment.reading import (
     read_overrides,
     read_yaml,
 )
-from orchestrator.experiment.search import POINTS, Settings, Space, asked, grid_of, lists
+from orchestrator.experiment.search import POINTS, PointList, Space, asked, grid_of, lists
 from orchestrator.models.locate import EXPERIMENTS
 from orchestrator.rules import Name, PlacementMode, Seeds, entries, entry
 
@@ -277,7 +277,7 @@ class _Methods:
     grids: dict[str, dict[str, list[Any]]]
     placements: dict[str, Placement]
     seeds: dict[str, list[int]]
-    points: dict[str, Settings]
+    points: dict[str, PointList]
 
 
 def _parse_methods(file: config.ExperimentFile, default: Placement) -> _Methods:
@@ -348,7 +348,7 @@ def _of_knob(where: str, knob: Knob, raw: Any) -> Any:
     return build(knob.type, raw, where)
 
 
-def _listed(key: str, method: str, body: dict[str, Any], points: Any) -> Settings:
+def _listed(key: str, method: str, body: dict[str, Any], points: Any) -> PointList:
     """The points that a method's block lists, each with all knobs and the same axes.
 
     Such a block has no grid. UserError on anything else.
@@ -360,7 +360,7 @@ def _listed(key: str, method: str, body: dict[str, Any], points: Any) -> Setting
     if not isinstance(points, list) or not points or not all(isinstance(p, dict) for p in points):
         raise refuse(key, points, "a list of mappings of knobs and axes to one value each")
     names = [*knobs, *sorted(set(points[0]) - set(knobs))]
-    settings: Settings = []
+    settings: PointList = []
     for raw in points:
         point = flat({name: value for name, value in raw.items() if name not in knobs}, key)
         if {*point, *(knob for knob in knobs if knob in raw)} != set(names):

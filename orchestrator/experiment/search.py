@@ -16,17 +16,17 @@ from typing import Any
 
 from orchestrator.config import Search
 from orchestrator.errors import UserError, refuse
-from orchestrator.experiment.axes import AXES, Span, Values
+from orchestrator.experiment.axes import AXES, ValueRange, Values
 
 SEARCH = "search"
 POINTS = "points"  # the key of a method's block that lists points
 TRIES = 100  # draws for each trial, of which repeated ones are left out
 
 Space = Mapping[str, Values]  # knob or axis → its values, of one method
-Settings = list[dict[str, Any]]
+PointList = list[dict[str, Any]]
 
 
-def asked(key: str, space: Space, search: Search) -> Settings | None:
+def asked(key: str, space: Space, search: Search) -> PointList | None:
     """The settings that a method tries; None where these are all points of its grid.
 
     `key` is that of the method. UserError where a range has no number of points and no search draws
@@ -37,7 +37,7 @@ def asked(key: str, space: Space, search: Search) -> Settings | None:
         raise refuse(f"{SEARCH}.trials", search.trials, right)
     if search.kind == "random" and search.trials is None:
         raise UserError(f"{SEARCH}.trials: missing: expected a number of points, for example 16")
-    spans = [name for name, values in space.items() if isinstance(values, Span)]
+    spans = [name for name, values in space.items() if isinstance(values, ValueRange)]
     size = math.prod(map(len, lists(space).values()))
     if search.trials is None:
         if spans:
@@ -50,8 +50,8 @@ def asked(key: str, space: Space, search: Search) -> Settings | None:
     return _drawn(key, space, search)
 
 
-def _drawn(key: str, space: Space, search: Search) -> Settings:
-    settings: Settings = []
+def _drawn(key: str, space: Space, search: Search) -> PointList:
+    settings: PointList = []
     assert search.trials is not None
     for number in range(TRIES * search.trials):
         setting = {name: _draw(name, values, search.seed, number) for name, values in space.items()}
@@ -67,14 +67,14 @@ def _drawn(key: str, space: Space, search: Search) -> Settings:
 def _draw(name: str, values: Values, seed: int, number: int) -> Any:
     """Draw `number` of a knob or an axis."""
     share = random.Random(f"{seed} {name} {number}").random()  # a text seeds by its SHA-512
-    if isinstance(values, Span):
+    if isinstance(values, ValueRange):
         return values.at(share)
     return values[int(share * len(values))]
 
 
 def lists(space: Space) -> dict[str, list[Any]]:
     """A space without ranges as a grid."""
-    return {name: values for name, values in space.items() if not isinstance(values, Span)}
+    return {name: values for name, values in space.items() if not isinstance(values, ValueRange)}
 
 
 def grid_of(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

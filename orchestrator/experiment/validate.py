@@ -16,7 +16,7 @@ from orchestrator.experiment.evaluation_protocol import held_out_prompts
 from orchestrator.experiment.identity import training_keys
 from orchestrator.experiment.methods import METHODS, Grid, check_grid
 from orchestrator.experiment.reading import build
-from orchestrator.experiment.search import Settings, grid_of
+from orchestrator.experiment.search import PointList, grid_of
 from orchestrator.models.identity import digest
 from orchestrator.pair import Model, Recipe, Shape, Vocabulary
 from orchestrator.rules import Name, TokenizerName, entries, entry
@@ -68,9 +68,9 @@ def check_experiment(experiment: Experiment) -> None:
                 check_grid(method, own, name, changed)
 
 
-def _grids_by_setup(settings: Settings, setup: Setup) -> list[tuple[Setup, Grid]]:
+def _grids_by_setup(settings: PointList, setup: Setup) -> list[tuple[Setup, Grid]]:
     """The setups at the axes of all settings, each with the knobs that it meets."""
-    by_point: dict[str, Settings] = {}
+    by_point: dict[str, PointList] = {}
     for setting in settings:
         by_point.setdefault(repr(axes_of(setting)), []).append(setting)
     return [

@@ -87,7 +87,8 @@ def family_state(study: Study, family: Family) -> FamilyState:
     first_rungs = _union(parts)
     # A race is decided among all checkpoints of a family, and a later one could change which are
     # dropped. So no race begins before every trial is trained and has its first samples.
-    if first_rungs or not all(map(study.is_trained, itertools.chain(*family))):
+    trained = all(study.is_trained(u) or not u.trains for u in itertools.chain(*family))
+    if first_rungs or not trained:
         return FamilyState(first_rungs, settled=False)
     best = None
     if evaluation.rescore:

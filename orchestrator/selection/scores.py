@@ -336,7 +336,7 @@ def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
 
 
 def choices(candidates: Sequence[ScoredCheckpoint]) -> list[ScoredCheckpoint]:
-    """Those with the most samples, which survived a race, of the settings that were not stopped.
+    """The checkpoints with the most samples, which survived a race, of settings that were not stopped.
 
     Where all settings were stopped, it chooses among these.
     """

@@ -9,7 +9,7 @@ from scipy import stats
 
 from orchestrator.config import Search
 from orchestrator.errors import UserError
-from orchestrator.experiment.axes import Span
+from orchestrator.experiment.axes import ValueRange
 from orchestrator.experiment.load import load_experiment, resolved_text
 from orchestrator.experiment.search import asked, rungs
 from orchestrator.experiment.units import expand
@@ -55,7 +55,11 @@ def test_more_trials_add_points_and_methods_share_the_values_of_a_key(tmp_path: 
 
 def test_draws_follow_their_ranges() -> None:
     """Kolmogorov-Smirnov for ranges, chi-square for lists; independent of each other."""
-    space = {"a": Span("log", 1e-4, 1e-2), "b": Span("uniform", 0.0, 0.5), "c": [1, 2, 4]}
+    space = {
+        "a": ValueRange("log", 1e-4, 1e-2),
+        "b": ValueRange("uniform", 0.0, 0.5),
+        "c": [1, 2, 4],
+    }
     points = asked("methods.x", space, search(trials=2000)) or []
     logarithms = stats.loguniform(1e-4, 1e-2)
     assert stats.kstest([each["a"] for each in points], logarithms.cdf).pvalue > 0.01
@@ -67,7 +71,7 @@ def test_draws_follow_their_ranges() -> None:
 
 
 def test_whole_ends_give_whole_values_and_all_points_differ() -> None:
-    points = asked("methods.x", {"K": Span("uniform", 3, 12)}, search(trials=10)) or []
+    points = asked("methods.x", {"K": ValueRange("uniform", 3, 12)}, search(trials=10)) or []
     assert sorted(each["K"] for each in points) == list(range(3, 13))
 
 
@@ -165,7 +169,7 @@ def test_wrong_points_are_refused(
 
 def test_more_trials_than_points_are_refused() -> None:
     with pytest.raises(UserError, match=r"at most the 3 different points of methods\.x"):
-        asked("methods.x", {"K": Span("uniform", 1, 3)}, search(trials=4))
+        asked("methods.x", {"K": ValueRange("uniform", 1, 3)}, search(trials=4))
 
 
 def test_the_plan_counts_the_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
