@@ -10,9 +10,9 @@ from pathlib import Path
 
 from orchestrator.commands.arguments import EXPERIMENT, Parser, add_differences, add_runs, load
 from orchestrator.errors import UserError, did_you_mean
-from orchestrator.experiment.axes import RATE, axes_of
+from orchestrator.experiment.axes import RATE, axes_of, setting_text
 from orchestrator.experiment.load import names_experiment
-from orchestrator.experiment.methods import METHODS, OF_ADAPTERS
+from orchestrator.experiment.methods import METHODS, OF_ADAPTERS, folded
 from orchestrator.experiment.units import label_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
@@ -62,7 +62,7 @@ def show_logs(unit_ids: Sequence[str], runs: Path, say: Say) -> None:
     for unit_id in unit_ids:
         run = RunReader(runs, unit_id)
         if len(unit_ids) > 1:
-            say(f"==> {unit_id}")
+            say(_heading(runs, unit_id))
         text = run.log_text()
         say(text.rstrip("\n") if text else f"{unit_id}: no log yet")
         if run.traceback is not None and run.traceback.strip() not in (text or ""):
@@ -83,7 +83,7 @@ def follow_logs(
             if not new:
                 continue
             if len(unit_ids) > 1 and unit_id != last:
-                say(f"==> {unit_id}")
+                say(_heading(runs, unit_id))
             last = unit_id
             say(new.rstrip("\n"))
         if not goes_on():
@@ -114,7 +114,7 @@ def find_units(name: str, runs: Path) -> list[str]:
     for unit_id in ids:
         labels = _labels(runs / unit_id)
         known += labels
-        if name.casefold() in map(str.casefold, labels):
+        if folded(name) in map(folded, labels):
             labelled.append(unit_id)
     wanted = name.rstrip("/").rsplit("/", 1)[-1].casefold()
     rules: tuple[Callable[[str], bool], ...] = (
@@ -145,6 +145,12 @@ def is_unit(folder: Path) -> bool:
     return not folder.name.startswith(".") and (run.started or run.log_text() is not None)
 
 
+def _heading(runs: Path, unit_id: str) -> str:
+    """`==> derailing-vanilla-s0-f7aa… (derailing Vanilla lr=0.0004 seed 0)`."""
+    labels = _labels(runs / unit_id)
+    return f"==> {unit_id} ({labels[-1]})" if labels else f"==> {unit_id}"
+
+
 def _named(ids: Sequence[str]) -> str:
     more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
     return (", ".join(ids[:MOST_NAMED]) or "a unit, of which none has run") + more
@@ -164,8 +170,10 @@ def _labels(folder: Path) -> list[str]:
         labels = []
         for settings in (knobs, knobs | rate):
             label = label_of(unit["kind"], unit["method"], settings)
-            seeded = f"{label} seed {unit['seed']}"
-            labels += [label, seeded, f"{unit['setup']} {label}", f"{unit['setup']} {seeded}"]
+            by_key = f"{unit['method']} {setting_text(settings)}".rstrip()
+            for each in (by_key, label) if unit["kind"] == "trial" else (label,):
+                seeded = f"{each} seed {unit['seed']}"
+                labels += [each, seeded, f"{unit['setup']} {each}", f"{unit['setup']} {seeded}"]
         return labels
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []  # it is damaged, or another version wrote it

@@ -495,13 +495,13 @@ def method_title(key: str) -> str:
 
 
 def method_key(name: str) -> str:
-    """The key of a method by key, title or label, in any case and with blanks, `-` or `_`.
+    """The key of a method by key, title or label, typed as `folded` allows.
 
     "After" may be left out: TrOPD finds After TrOPD. An unknown name is its own key.
     """
-    folded = _fold(name)
+    typed = folded(name)
     for key in (*METHODS, BASE):
-        if folded in (_fold(key), _fold(method_label(key)), _fold(method_title(key))):
+        if typed in (folded(key), folded(method_label(key)), folded(method_title(key))):
             return key
     return name
 
@@ -527,5 +527,7 @@ def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4096)  # a table's file names a method in each of its rows
-def _fold(name: str) -> str:
-    return re.sub(r"[\s_-]+", " ", name.strip()).casefold().removeprefix("after ")
+def folded(name: str) -> str:
+    """A name in any case, with blanks, `-` or `_`, and with ε written as eps or epsilon."""
+    spelled = re.sub(r"ε|epsilon", "eps", name.strip().casefold())
+    return re.sub(r"[\s_-]+", " ", spelled).removeprefix("after ")

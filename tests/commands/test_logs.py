@@ -13,7 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, quickstart, units_of
-from tests.sweeps import trb_here
+from tests.sweeps import trb_here, trb_shows
 
 
 def describe(run: RunWriter, unit: Unit) -> None:
@@ -64,6 +64,8 @@ def test_a_unit_is_found_by_id_beginning_label_and_part(tmp_path: Path, units: l
         "TRB epsilon0=0.05 K=12 seed 0": second,
         "arithmetic TRB epsilon0=0.05 K=12 seed 0": second,
         "epsilon0=0.01": first,
+        "trust_region eps0=0.05 K=12": second,
+        "Trust-Region epsilon0=0.05 K=12 seed 0": second,
     }.items():
         assert find_units(name, tmp_path) == [unit.id], name
 
@@ -96,6 +98,22 @@ def test_runs_at_a_given_rate_are_those_of_the_setup_with_its_label(tmp_path: Pa
     with closing(RunWriter(tmp_path, stage.id)) as run:
         run.describe({"unit": asdict(stage)}, dict)
     assert find_units("supervised stage lr=0.0003", tmp_path) == [stage.id]
+
+
+def test_logs_of_several_units_say_which_setting_each_is_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two experiments whose rates differ: both have a Vanilla of seed 0."""
+    rates, ids = ("0.0003", "0.0008"), list[str]()
+    for rate in rates:
+        [unit] = units_of(quickstart(f"training.optimizer.lr={rate}")[1], "vanilla")
+        with closing(RunWriter(tmp_path, unit.id)) as run:
+            run.describe({"unit": asdict(unit)}, dict)
+            run.log.line("hello")
+        ids.append(unit.id)
+    shown = trb_shows(capsys, "logs", "Vanilla seed 0", "--runs", tmp_path)
+    for unit_id, value in zip(ids, rates, strict=True):
+        assert f"==> {unit_id} (arithmetic Vanilla lr={value} seed 0)\n" in shown
 
 
 def test_what_means_several_or_none_is_refused_with_names(

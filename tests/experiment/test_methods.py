@@ -83,6 +83,11 @@ def test_blanks_and_hyphens_stand_for_each_other(name: str) -> None:
     assert method_key(name) == "trust_region"
 
 
+@pytest.mark.parametrize("name", ["Fixed ε", "fixed eps", "Fixed epsilon", "fixed_eps", "FIXED Ε"])
+def test_a_greek_letter_may_be_spelled(name: str) -> None:
+    assert method_key(name) == "fixed_epsilon"
+
+
 def test_an_unknown_method_is_its_own_name() -> None:
     assert method_key("Mine") == method_label("Mine") == method_title("Mine") == "Mine"
 
