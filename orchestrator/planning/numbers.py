@@ -128,8 +128,12 @@ def _three_digits(number: float) -> str:
 
 
 def gib_text(size: float) -> str:
-    """`840 GiB`, `1.32 TiB`: three digits."""
-    return f"{_three_digits(size / 1024)} TiB" if size >= 1024 else f"{_three_digits(size)} GiB"
+    """`840 GiB`, `1.32 TiB`, `4.30 MiB`: three digits."""
+    if size >= 1024:
+        return f"{_three_digits(size / 1024)} TiB"
+    if size < 0.1:
+        return f"{_three_digits(size * 1024)} MiB"
+    return f"{_three_digits(size)} GiB"
 
 
 def size_text(size: int) -> str:

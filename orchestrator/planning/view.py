@@ -326,7 +326,8 @@ def _cpu_time(cores: int, seconds: Range | None) -> str:
         return f"{on_cores} minutes to hours; an estimate needs a unit that has run here."
     minutes = Range.of(lambda scenario: max(1.0, seconds.at(scenario) / 60))
     span = span_text(minutes, lambda minutes: f"{minutes:.0f}")
-    return f"{on_cores} about {span} minutes (from what was measured in the runs folder)."
+    time = "a minute" if span == "1" else f"{span} minutes"
+    return f"{on_cores} about {time} (from what was measured in the runs folder)."
 
 
 # --- the document ---

@@ -565,3 +565,11 @@ def test_minutes_on_cpus_are_unknown_before_a_unit_has_run() -> None:
     assert "On 2 CPU cores: minutes to hours" in shown(made)
     clock = replace(clock_of(made), cpu_seconds=Range(61.0, 90.0, 200.0))
     assert "On 2 CPU cores: about 1 – 3 minutes" in shown(made, clock)
+    clock = replace(clock, cpu_seconds=Range(20.0, 40.0, 61.0))
+    assert "On 2 CPU cores: about a minute (" in shown(made, clock)
+
+
+def test_checkpoints_of_small_models_are_no_zero() -> None:
+    """Eleven trials with three checkpoints each of 126,848 parameters in float32."""
+    assert pytest.approx(16.0, abs=0.05) == 11 * 3 * 126_848 * 4 / 2**20
+    assert "Checkpoints take 16.0 MiB on disk" in shown(planned(name="quickstart"))
