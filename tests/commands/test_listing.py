@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands import listing
-from tests.sweeps import trb_here, write_experiment
+from orchestrator.experiment.units import expand
+from orchestrator.selection.results_folder import claim
+from orchestrator.selection.study import Study
+from tests.fake_runs import fake_models, quickstart, units_of, write_run
+from tests.sweeps import trb_here, trb_shows, write_experiment
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,24 @@ def test_results_are_listed_with_the_command_that_made_them(
     assert re.search(r"2026-11-22 10:11 +trb submit one.yaml", rows["one"])
     assert rows["drawn"].rstrip().endswith("not recorded")
     assert "cannot be read" in out
+
+
+def test_results_say_how_far_they_are_and_what_leads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four samples of a problem each: Vanilla has 3 and 1 right, TRB 2 and 1."""
+    monkeypatch.setenv("COLUMNS", "200")
+    runs = tmp_path / "runs"
+    experiment, _ = quickstart()
+    fake_models(experiment, runs)
+    units = expand(experiment, runs)
+    [vanilla], [trb, *_] = (units_of(units, name) for name in ("vanilla", "trust_region"))
+    scores = {vanilla.id: [3, 1], trb.id: [2, 1]}
+    for unit in (vanilla, trb):
+        write_run(runs, experiment, unit, {20: scores[unit.id], 40: [0, 0], 60: [0, 0]}, unit.steps)
+    claim(Study(experiment, units, runs))
+    shown = trb_shows(capsys, "list", "results", "--runs", runs)
+    assert re.search(rf"quickstart +\w{{8}} +2 of {len(units)} +Vanilla 50.0 ", shown), shown
 
 
 def test_nothing_to_list_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
