@@ -198,7 +198,7 @@ def _setup_cells(setup: Setup) -> list[str]:
     for name, run in evaluation.benchmarks.items():
         if run:
             first = "" if run.limit is None else f" of the first {run.limit} problems only"
-            samples.append(f"{name} n = {run.n}{first}")
+            samples.append(f"{benchmark_label(name, run)} n = {run.n}{first}")
     return [
         _model(setup.student),
         _model(setup.teacher),
@@ -214,7 +214,7 @@ def _model(model: Model) -> str:
         if model.recipe.without_layers:
             layers = ", ".join(map(str, model.recipe.without_layers))
             return f"the teacher without layers {layers}, {model.recipe.updates} updates"
-        return f"made here: {model.shape.layers} layers of {model.shape.hidden}, {model.recipe.updates} updates"
+        return f"by recipe: {model.shape.layers} layers of {model.shape.hidden}, {model.recipe.updates} updates"
     return f"{model.path} at {(model.revision or '')[:12]}"
 
 

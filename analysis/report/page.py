@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import chain
@@ -57,10 +57,13 @@ class Report:
     verdict: Verdict
 
 
-def write_report(study: Study, path: Path | None = None) -> Report:
+def write_report(
+    study: Study, path: Path | None = None, say: Callable[[str], None] = lambda line: None
+) -> Report:
     """Write the page, by default beside the experiment's tables and figures.
 
-    Raises UserError if no unit was started yet, and OSError if its folder takes no files.
+    `say` is told of the parts that take seconds. Raises UserError if no unit was started yet, and
+    OSError if its folder takes no files.
     """
     if not any(study.reader(unit).started for unit in study.units):
         raise UserError(
@@ -68,16 +71,18 @@ def write_report(study: Study, path: Path | None = None) -> Report:
         )
     path = path or claim(study) / "report.html"
     check_writable(path.parent)  # the page takes seconds to make
+    say("testing the differences between methods")
     known = facts(study.snapshot())
-    write_atomically(path, build_page(known, path))
+    write_atomically(path, build_page(known, path, say))
     study.remember()
     return Report(path, known.verdict)
 
 
-def build_page(known: Facts, path: Path) -> str:
-    """The page for the file `path`, which its links start from."""
+def build_page(known: Facts, path: Path, say: Callable[[str], None] = lambda line: None) -> str:
+    """The page for the file `path`, which its links start from; `say` as in `write_report`."""
     table, origin = table_of(known), provenance(known.study)
     drawn = {picture.name: picture for picture in pictures(known)}
+    say(f"drawing {len(drawn)} figures")
     kept = samples.kept_responses(known)
     return (
         _environment()

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from analysis.facts.curves import WantedSetting
 from analysis.report.page import write_report
 from analysis.results import write_figures
@@ -35,9 +37,12 @@ def run(options: argparse.Namespace) -> int:
     refuse_folder(options.out)
     if lacks_runs(options):
         return 1
-    report = write_report(study, options.out.resolve() if options.out else None)
-    if options.figures:
-        write_figures(study, report.path.parent)
+    # Only a terminal shows it: a script reads the lines of stderr.
+    with Console(stderr=True).status("reading the runs") as status:
+        report = write_report(study, options.out.resolve() if options.out else None, status.update)
+        if options.figures:
+            status.update("drawing the figures as files")
+            write_figures(study, report.path.parent)
     lead = "All of it on one page, open it in a browser:"
     print(*report.verdict.sentences, *report.verdict.caveats, "", lead, sep="\n", file=sys.stderr)
     print(report.path, flush=True)

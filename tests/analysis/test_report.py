@@ -117,7 +117,10 @@ def page(study: Study) -> Path:
     path = study.runs / "results" / "quickstart" / "report.html"
     for words in (("first.yaml",), ("second.yaml", "seeds=[0, 1]")):
         note_submit(replace(study, invocation=Invocation(words)))
-    write_report(study, path)
+    said: list[str] = []
+    write_report(study, path, said.append)
+    assert said[0] == "testing the differences between methods"
+    assert re.fullmatch(r"drawing \d+ figures", said[1])
     return path
 
 
@@ -326,8 +329,10 @@ def test_the_provenance_says_when_how_and_on_what(root: ElementTree.Element) -> 
 def test_only_the_first_problems_are_named(tmp_path: Path) -> None:
     loaded = quickstart("evaluation.benchmarks.arithmetic_long.limit=20")
     (_, sheet), *_ = background.parameters(facts(Study(*loaded, tmp_path)))
-    words = "arithmetic_short n = 4, arithmetic_long n = 4 of the first 20 problems only"
+    words = "Short sums n = 4, Long sums n = 4 of the first 20 problems only"
     assert words in sheet.rows[0][-1].text
+    models = [cell.text for cell in sheet.rows[0][1:3]]  # shipped, and made here where they are not
+    assert all(re.fullmatch(r"by recipe: \d layers of \d+, \d+ updates", text) for text in models)
 
 
 def test_trials_stand_by_score_with_links_to_their_directories(
