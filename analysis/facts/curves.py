@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from math import sqrt
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.facts.candidates import Candidate, Selected
+from analysis.facts.candidates import Candidate, Selected, select_settings
 from analysis.labels import setup_title
 from orchestrator.experiment.methods import METHODS, REFERENCE, behavior_at
 from orchestrator.experiment.units import Unit
@@ -116,13 +116,14 @@ class MethodGrid:
 
     `fixed` has the knobs with a single value. Each setting of the other knobs has a line: `lines`
     maps it to the scores by the value of `x`, None where one is missing. A method of a single
-    setting has no `x`, and its score lies at 0.
+    setting has no `x`, and its score lies at 0. The points that a search `drew` form no lines.
     """
 
     method: str
     x: str | None
     fixed: dict[str, Any]
     lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]]
+    drawn: bool = False
 
     @property
     def scored(self) -> bool:
@@ -312,17 +313,36 @@ def problem_margin(checkpoint: Candidate) -> float | None:
     return Z * sqrt(variance) / len(checkpoint.counts) if variance > 0 else None
 
 
-def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidate]) -> MethodGrid:
-    """Best-over-training scores over the grid of one method; there is at least one setting."""
+def drawn_grids(data: SetupRuns, family: Sequence[ScoredSetting]) -> list[MethodGrid]:
+    """The points that a search drew of a method, over each number that varies; stopped ones, too."""
+    method, pools = family[0].method, list[Candidate]()
+    for each in select_settings(data.study):
+        if each.setup == data.name and each.best.method == method:
+            pools += each.pool
+    varied = {knob: {setting.knobs[knob] for setting in family} for knob in family[0].knobs}
+    grids: list[MethodGrid] = []
+    for knob, values in varied.items():
+        if len(values) > 1 and all(type(value) in (int, float) for value in values):
+            grids.append(replace(method_grid(family, pools, knob), fixed={}, drawn=True))
+    return grids
+
+
+def method_grid(
+    settings: Sequence[ScoredSetting], candidates: Sequence[Candidate], x: str | None = None
+) -> MethodGrid:
+    """Best-over-training scores over the grid of one method; there is at least one setting.
+
+    Without `x` the knob that METHODS names for the paper's axis is on it, or if that has one value
+    only, the knob with the most values.
+    """
     method = settings[0].method
     values: dict[str, list[Any]] = {}  # of each knob, ascending
     for knob in settings[0].knobs:
         values[knob] = sorted({setting.knobs[knob] for setting in settings})
     fixed = {knob: own[0] for knob, own in values.items() if len(own) == 1}
     varied = [knob for knob in values if knob not in fixed]
-    # METHODS names the knob that the paper puts on the axis. If that knob has one value only, the
-    # knob with the most values takes its place.
-    x = METHODS[method].axis if method in METHODS else None
+    if x is None and method in METHODS:
+        x = METHODS[method].axis
     if x not in varied:
         x = max(varied, key=lambda knob: len(values[knob]), default=None)
     lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]] = defaultdict(dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import ceil, isnan, nan
+from math import ceil, isnan, nan, sqrt
 from textwrap import wrap
 from typing import Any
 
@@ -32,6 +32,8 @@ CAPTION = Caption(
 BASIS = "Bars of several seeds: ±1 standard deviation; of one seed: 95 % interval over the problems, normal."
 
 PANEL_WIDTH = 1.8  # inches, at least
+SPANS = 5  # largest ÷ smallest value from which on a scale is logarithmic
+MOST_TICKS = 3  # of the values of drawn points; more are shown by their ends and the middle
 DODGE = 0.07  # share of the distance between two ticks, so that bars of one tick stand side by side
 CROWDED = 9  # letters of tick labels on an inch; where more would stand, the labels are turned
 
@@ -75,6 +77,9 @@ def draw(
 def _draw_grid(axes: Axes, grid: MethodGrid, index: int, inches: float) -> None:
     """A line for each setting of the other knobs, on a panel of that many inches."""
     assert grid.x is not None
+    if grid.drawn:
+        _draw_points(axes, grid, index)
+        return
     color, marker = panels.method_style(grid.method, index)
     ticks = sorted(set().union(*grid.lines.values()))
     lines = zip(grid.lines.items(), panels.shades(color, len(grid.lines)), strict=True)
@@ -89,6 +94,32 @@ def _draw_grid(axes: Axes, grid: MethodGrid, index: int, inches: float) -> None:
     symbol = panels.knob_symbol(grid.method, grid.x)
     fixed = panels.knob_texts(grid.method, grid.fixed)
     axes.set_xlabel(f"{symbol}   (at {fixed})" if fixed else symbol)
+    axes.set_title(method_label(grid.method))
+
+
+def _draw_points(axes: Axes, grid: MethodGrid, index: int) -> None:
+    """A point for each setting that a search drew, on a scale of numbers."""
+    assert grid.x is not None
+    color, marker = panels.method_style(grid.method, index)
+    places: list[float] = []
+    for scores in grid.lines.values():
+        for value, score in scores.items():
+            places.append(value)
+            if score is not None:
+                mean, reach = 100 * score.mean, 100 * (score.reach or 0)
+                label = panels.MARGIN if score.spread is None else panels.SPREAD
+                bar = {"color": color, "linewidth": 1, "alpha": 0.4}
+                axes.vlines(value, mean - reach, mean + reach, label=label, **bar)
+                axes.plot([value], [mean], linestyle="none", color=color, marker=marker)
+    low, high = min(places), max(places)
+    is_log = low > 0 and high >= SPANS * low
+    axes.set_xscale("log" if is_log else "linear")
+    ticks = sorted(set(places))
+    if len(ticks) > MOST_TICKS:
+        ticks = [low, sqrt(low * high) if is_log else (low + high) / 2, high]
+    axes.set_xticks(ticks, [value_text(float(f"{tick:.2g}")) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(panels.knob_symbol(grid.method, grid.x))
     axes.set_title(method_label(grid.method))
 
 
@@ -151,9 +182,11 @@ def picture(data: SetupRuns) -> Picture:
         del families[REFERENCE]
     grids = []
     for method, family in families.items():
-        grid = curves.method_grid(family, data.candidates(method))
-        if grid.scored:
-            grids.append(grid)
+        if method in data.study.experiment.points and len(family) > 1:
+            own = curves.drawn_grids(data, family)
+        else:
+            own = [curves.method_grid(family, data.candidates(method))]
+        grids += [grid for grid in own if grid.scored]
     if not any(grid.x for grid in grids):
         missing = "no method that has several settings has been evaluated yet"
         return Picture(CAPTION, data.name, missing=missing)
@@ -169,44 +202,62 @@ def _best_of_vanilla(data: SetupRuns) -> SeedMean | None:
     return max(filter(None, scores), key=lambda score: score.mean, default=None)
 
 
-# --- the trust region's two knobs as a heat map ---
+# --- two knobs or axes of the trust region as a heat map ---
 
 HEAT = Caption(
     "heatmap",
-    "Best score over budget and warmup",
-    "grid of cells, a row for each first KL budget and a column for each warmup of the trust region: best mean pass@1 "
-    "and its lead over vanilla's",
-    "The best checkpoint of each budget of the first step (rows) and each number of steps until it is zero (columns): "
-    "mean pass@1 in per cent, and below it the points above or below vanilla's best.",
+    "Best score over two keys of the trust region",
+    "grid of cells, a row for each value of one knob or axis of the trust region and a column for each value of "
+    "another, such as first KL budget and warmup: best mean pass@1 and its lead over vanilla's",
+    "The best checkpoint at each value of the two, which are budget and warmup where both vary: mean pass@1 in per "
+    "cent, and below it the points above or below vanilla's best.",
     "Each cell is a maximum over checkpoints, of noisy scores; cells beside each other may differ by chance.",
 )
-HeatCells = Mapping[tuple[float, float], SeedMean | None]  # (budget, steps) → score
+BOTH = ("epsilon0", "K")  # rows and columns, where both have several values
+HeatCells = Mapping[tuple[Any, Any], SeedMean | None]  # (value of the row, of the column) → score
 
 
-def cells_of(data: SetupRuns) -> HeatCells:
-    """The trust region's best scores by budget and warmup; empty unless both have several values.
+def keys_of(data: SetupRuns) -> tuple[str, str] | None:
+    """The two knobs or axes of the trust region's heat map; None unless two have several values.
+
+    Budget and warmup, or the two with the most values.
+    """
+    own = [setting.knobs for setting in data.settings if setting.method == PROPOSED]
+    counts = {knob: len({knobs[knob] for knobs in own}) for knob in own[0]} if own else {}
+    varied = sorted(
+        (knob for knob in counts if counts[knob] > 1),
+        key=lambda knob: (knob not in BOTH, -counts[knob]),
+    )
+    return (varied[0], varied[1]) if len(varied) > 1 else None
+
+
+def cells_of(data: SetupRuns, keys: tuple[str, str]) -> HeatCells:
+    """The trust region's best scores by two of its keys; empty where most of them are missing.
 
     Where a further knob varies, the best of its values counts.
     """
-    rows, across = METHODS[PROPOSED].budget, METHODS[PROPOSED].axis
-    assert rows is not None
-    assert across is not None
-    cells: dict[tuple[float, float], SeedMean | None] = {}
+    rows, across = keys
+    cells: dict[tuple[Any, Any], SeedMean | None] = {}
     candidates = data.candidates(PROPOSED)
     for setting in data.settings:
         if setting.method == PROPOSED:
             place = setting.knobs[rows], setting.knobs[across]
             scores = (cells.get(place), curves.best_over_training(candidates, setting.knobs))
             cells[place] = max(filter(None, scores), key=lambda score: score.mean, default=None)
-    is_grid = all(len({place[knob] for place in cells}) > 1 for knob in (0, 1))
-    return cells if is_grid else {}
+    counts = [len({place[knob] for place in cells}) for knob in (0, 1)]
+    # The points that a search drew would leave most cells empty.
+    return cells if 2 * len(cells) > counts[0] * counts[1] else {}
 
 
 @panels.styled()
 def draw_heat(
-    cells: HeatCells, vanilla: SeedMean | None, title: str, width: float = panels.WIDTH
+    cells: HeatCells,
+    vanilla: SeedMean | None,
+    title: str,
+    width: float = panels.WIDTH,
+    keys: tuple[str, str] = BOTH,
 ) -> Figure:
-    """A cell for each budget, the smallest below, and each warmup; a missing score leaves it empty.
+    """A cell for each value of two keys, the smallest below; a missing score leaves it empty.
 
     Without a score of vanilla the cells have no colour.
     """
@@ -226,30 +277,37 @@ def draw_heat(
     for (row, column), text in texts.items():
         color = letters[row][column]
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
-    knobs = METHODS[PROPOSED].knobs
-    axes.set_xticks(range(len(warmups)), [f"{warmup:g}" for warmup in warmups])
-    axes.set_yticks(range(len(budgets)), [f"{budget:g}" for budget in budgets])
+    axes.set_xticks(range(len(warmups)), list(map(value_text, warmups)))
+    axes.set_yticks(range(len(budgets)), list(map(value_text, budgets)))
     axes.set_ylim(-0.5, len(budgets) - 0.5)
-    label = f"{knobs['K'].symbol} (steps)"
+    row_label, label = (_label(key) for key in keys)
     if vanilla is not None:
         mean = f"{100 * vanilla.mean:.1f}"
         note = f"points above or below vanilla's {mean}; colours end at ± {span:.2g}"
         label = "\n".join([label, *wrap(note, int(panels.NOTE_LETTERS * 0.7 * width))])
     axes.set_xlabel(label, fontsize=8)
-    axes.set_ylabel(f"{knobs['epsilon0'].symbol} (nats)")
+    axes.set_ylabel(row_label)
     panels.set_title(figure, title)
     return figure
 
 
+def _label(key: str) -> str:
+    """The symbol of a knob or an axis of the trust region, with its unit if it has one."""
+    knob = METHODS[PROPOSED].knobs.get(key)
+    unit = f" ({knob.unit})" if knob is not None and knob.unit else ""
+    return f"{panels.knob_symbol(PROPOSED, key)}{unit}"
+
+
 def heat(data: SetupRuns) -> Picture | None:
-    """The heat map of the trust region's grid; None where there is none, see `cells_of`."""
-    cells = cells_of(data)
-    if not cells:
+    """The heat map of the trust region's grid; None where it has none, see `keys_of`."""
+    keys = keys_of(data)
+    cells = cells_of(data, keys) if keys else {}
+    if keys is None or not cells:
         return None
     if not any(cells.values()):
         missing = "no setting of trust_region's grid has been evaluated yet"
         return Picture(HEAT, data.name, missing=missing)
-    drawing = partial(draw_heat, cells, _best_of_vanilla(data), data.title)
+    drawing = partial(draw_heat, cells, _best_of_vanilla(data), data.title, keys=keys)
     seeds = max(len(setting.units) for setting in data.settings if setting.method == PROPOSED)
     basis = f"Means over {seeds} seeds." if seeds > 1 else "One seed each."
     return Picture(HEAT, data.name, drawing, basis)

@@ -241,6 +241,44 @@ def test_a_setting_of_an_axis_is_named_by_its_last_word() -> None:
     )
 
 
+def test_the_heat_map_takes_any_two_axes(tmp_path: Path) -> None:
+    axes_ = "axes={training.optimizer.lr: [1e-4, 2e-4], training.objective: [full, renormalized]}"
+    loaded = quickstart("methods.trust_region={epsilon0: [0.05], K: [12]}", axes_)
+    for unit in units_of(loaded[1], "trust_region"):
+        right = 3 if unit.knobs["training.objective"] == "full" else 1
+        write_run(tmp_path, loaded[0], unit, {20: [right, right]})
+    found = {each.name: each for each in pictures(facts(Study(*loaded, tmp_path)))}
+    figure = found["heatmap-arithmetic"].figure
+    assert figure is not None
+    (axes,) = figure.axes
+    labels = [text.get_text() for text in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    assert sorted(labels) == ["0.0001", "0.0002", "full", "renormalized"]
+    assert sorted(text.get_text() for text in axes.texts) == ["25.0", "25.0", "75.0", "75.0"]
+
+
+def test_the_points_of_a_search_have_a_panel_for_each_number_and_no_heat_map(
+    tmp_path: Path,
+) -> None:
+    """Points that the search stopped are among them."""
+    loaded = quickstart(
+        "methods.trust_region={epsilon0: {log: [0.01, 1.0]}, K: [6, 12]}",
+        "axes={training.objective: [full, renormalized]}",
+        "search={kind: halving, trials: 6, reduction: 3}",
+    )
+    every = loaded[0].setups["arithmetic"].training.checkpoint_every
+    for right, unit in enumerate(units_of(loaded[1], "trust_region")):
+        write_run(tmp_path, loaded[0], unit, {every: [right % 4] * 2}, steps=every, done=False)
+    found = {each.name: each for each in pictures(facts(Study(*loaded, tmp_path)))}
+    assert "heatmap-arithmetic" not in found
+    figure = found["sweep-arithmetic"].figure
+    assert figure is not None
+    budgets, warmups = figure.axes[:2]
+    drawn = [point for unit in loaded[0].points["trust_region"] for point in [unit["epsilon0"]]]
+    shown = [float(line.get_xdata()[0]) for line in budgets.lines]  # pyright: ignore[reportArgumentType, reportIndexIssue]
+    assert sorted(shown) == sorted(drawn)
+    assert (budgets.get_xscale(), warmups.get_xscale()) == ("log", "linear")
+
+
 def test_a_grid_of_budgets_and_warmups_has_a_heat_map(tmp_path: Path) -> None:
     """Cells are the best checkpoints of selection, and the lead is over vanilla's best."""
     loaded = quickstart("methods.trust_region={epsilon0: [0.01, 0.05], K: [6, 12]}")
