@@ -285,17 +285,16 @@ HELD_OUT = (
         "difference",
         decimals=NATS,
     ),
-    _held_out("first_kl", f"First {FIRST_BUCKET}"),
-    _held_out("start", "At start"),
     _held_out(
-        "sequence_kl",
-        "A response",
-        1,
-        f"First {FIRST_BUCKET}: at these tokens of a response. At start: before the first step. A "
-        "response: KL of whole responses. Tail: mass outside of the student's top k ids, of student "
-        "and teacher.",
+        "first_kl",
+        f"First {FIRST_BUCKET}",
+        caption=f"First {FIRST_BUCKET}: at these tokens of a response.",
     ),
-    _held_out("tail_student", "Tail p", 4),
+    _held_out("start", "At start", caption="At start: before the first step."),
+    _held_out("sequence_kl", "A response", 1, "A response: KL of whole responses."),
+    _held_out(
+        "tail_student", "Tail p", 4, "Tail p, Tail q: mass outside of the student's top k ids."
+    ),
     _held_out("tail_teacher", "Tail q", 4),
     _held_out("student_entropy", "Entropy p"),
     _held_out("teacher_entropy", "Entropy q"),

@@ -291,8 +291,9 @@ def _about_collapses(known: Facts) -> list[str]:
         return []
     return [
         "Collapsed: runs that end below the untrained student, and the first step from which one of them stays there; "
-        "confirming runs are evaluated at one step alone. p by Fisher's exact test against Vanilla, corrected for the "
-        "number of methods. Where some runs of a method collapse, no test of means is right with few of them."
+        "confirming runs are evaluated at one step alone.",
+        "p of collapsed runs: by Fisher's exact test against Vanilla, corrected for the number of methods.",
+        "Where some runs of a method collapse, no test of means is right with few of them.",
     ]
 
 
