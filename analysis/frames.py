@@ -39,6 +39,11 @@ RESPONSE_COLUMNS = {
     "truncated": YES_NO, "timed_out": YES_NO, "tokens": WHOLE,
 }  # fmt: skip
 CELL_COLUMNS = {"method": TEXT, "setup": TEXT, "benchmark": TEXT}
+LEADERBOARD = (
+    *("setup", "method", "setting", "runs", "seeds", "step", "score", "ci_low", "ci_high"),
+    *("minus_vanilla", "minus_vanilla_low", "minus_vanilla_high", "p_value", "p_value_holm"),
+    *("corrected_for", "outcome"),
+)
 TYPES = {"percent": NUMBER, "number": NUMBER, "count": WHOLE, "text": TEXT}  # by unit
 SAMPLES = {0: "selection", FRESH: "fresh"}  # by the purpose of an evaluation's samples
 
@@ -156,6 +161,25 @@ def confirmed(table: Table) -> pd.DataFrame:
     rows = records_of(table, "confirmed")
     frame = _frame(rows, CELL_COLUMNS | _types("confirmed"))
     return frame.rename(columns={"score": table.metric.column})
+
+
+def leaderboard(table: Table) -> pd.DataFrame:
+    """A row for each selected setting and each confirmed one, with the average alone, in percent.
+
+    `runs` are `exploring` or `confirming`, and there are `seeds` of them. The other columns are
+    those of `evidence` and `confirmed`.
+    """
+    rows: list[dict[str, Any]] = []
+    kinds: Sequence[tuple[BlockKind, str]] = (
+        ("selected", "exploring"),
+        ("confirmed", "confirming"),
+    )
+    for kind, runs in kinds:
+        for record in records_of(table, kind):
+            if record["benchmark"] == AVERAGE:
+                rows.append(record | {"runs": runs})
+    known = _types("selected")
+    return _frame(rows, {name: known.get(name, TEXT) for name in LEADERBOARD})
 
 
 def across_setups(table: Table) -> pd.DataFrame:

@@ -49,7 +49,8 @@ def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
     """Headings and rows for a tracker: `results` as printed, `scores` with a row for each cell.
 
     `confirmed` has a row for each cell of the confirmed checkpoints, and is missing before any is
-    confirmed. A table without any score gives no tables.
+    confirmed; `leaderboard` has a row for each method with its difference to vanilla. A table
+    without any score gives no tables.
     """
     from analysis import frames
 
@@ -57,6 +58,8 @@ def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
     if scores.dropna(subset=[table.metric.column]).empty:
         return {}
     shown = {"results": frames.as_printed(table), "scores": scores}
+    if table.facts is not None:
+        shown["leaderboard"] = frames.leaderboard(table)
     confirmed = frames.confirmed(table)
     if not confirmed.empty:
         shown["confirmed"] = confirmed

@@ -126,9 +126,13 @@ class WandbServer:
         bucket = self.runs.setdefault(given["name"], Bucket())
         bucket.inputs |= {key: value for key, value in given.items() if value is not None}
         project = {"id": "project", "name": given["project"], "entity": _named(ENTITY)}
+        # A client that resumes a run names its id here. One that does not begins at line 0, and its
+        # lines take the place of those that are there, which stay until then: so users of W&B's
+        # servers report in wandb/wandb#3424, #5865 and #12269.
+        lines = len(bucket.history) if given.get("id") else 0
         made = {
             "id": given["name"], "name": given["name"], "displayName": given["name"], "description": None,
-            "config": given["config"], "sweepName": None, "project": project, "historyLineCount": len(bucket.history),
+            "config": given["config"], "sweepName": None, "project": project, "historyLineCount": lines,
         }  # fmt: skip
         return {"upsertBucket": {"bucket": made, "inserted": inserted}}
 

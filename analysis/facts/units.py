@@ -1,16 +1,21 @@
-"""Units as trackers and `trials.csv` show them: their states, and the scores of all checkpoints."""
+"""Units as trackers and `trials.csv` show them: their states, and the scores of all checkpoints.
+
+Trackers show the machines, too, that work on them.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from analysis.labels import AVERAGE
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.records.clock import kept_steps
+from orchestrator.records.clock import kept_steps, sampled_tokens
+from orchestrator.records.machines import MachineRow, machine_rows
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.scores import benchmark_scores, best_step, exact_mean
@@ -42,10 +47,22 @@ class StepClock:
     parts: Mapping[str, float]
 
 
-def units_now(study: Study) -> Iterator[tuple[Unit, RunReader, UnitStatus]]:
-    """Each unit with its directory and its status; those that confirm a choice come last."""
+def look(study: Study) -> tuple[Study, status.Overview]:
+    """The study of one moment, its confirming units among its units, and the state of the sweep."""
     study = with_confirmation(study.snapshot())
-    for unit, known in zip(study.units, status.collect(study), strict=True):
+    return study, status.overview(study)
+
+
+def units_now(
+    study: Study, overview: status.Overview | None = None
+) -> Iterator[tuple[Unit, RunReader, UnitStatus]]:
+    """Each unit with its directory and its status; those that confirm a choice come last.
+
+    An `overview` by `look` is not made again.
+    """
+    if overview is None:
+        study, overview = look(study)
+    for unit, known in zip(study.units, overview.units, strict=True):
         yield unit, study.reader(unit), known
 
 
@@ -62,3 +79,24 @@ def unit_scores(run: RunReader, ids: Mapping[str, str]) -> UnitScores:
 def step_clocks(run: RunReader) -> dict[int, StepClock]:
     """Step → its clock; a step that ran again has that of its last attempt."""
     return {step: StepClock(row.at, row.parts) for step, row in kept_steps(run).items()}
+
+
+def machines_now(study: Study) -> dict[str, list[MachineRow]]:
+    """Host → the measurements of each machine that works for a study, with `tokens_per_s`.
+
+    That is the sum over the pieces of work that sampled there. A piece shows its rate for as long as
+    it took, from its end on, so that a row never changes once it is there.
+    """
+    changes: dict[str, list[tuple[float, float]]] = defaultdict(list)  # host → (time, of the rate)
+    for unit in study.units:
+        for host, start, end, rate in sampled_tokens(study.reader(unit)):
+            changes[host] += [(end, rate), (2 * end - start, -rate)]
+    machines: dict[str, list[MachineRow]] = {}
+    for host, measured in machine_rows(study.runs, study.experiment.name).items():
+        machines[host], coming, rate = [], deque(sorted(changes[host])), None
+        for row in measured:
+            while coming and coming[0][0] <= row.at:
+                rate = (rate or 0.0) + coming.popleft()[1]
+            known = {} if rate is None else {"tokens_per_s": max(0.0, round(rate, 1))}
+            machines[host].append(replace(row, numbers={**row.numbers, **known}))
+    return machines

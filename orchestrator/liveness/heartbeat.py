@@ -80,13 +80,16 @@ def pieces() -> int:
 
 
 class Pulse:
-    """Writes beats into `path` until `stop`, which removes it. Work done before does not count."""
+    """Writes beats into `path` until `stop`, which removes it. Work done before does not count.
 
-    def __init__(self, path: Path, node: str = ""):
+    `beside` is called after each beat.
+    """
+
+    def __init__(self, path: Path, node: str = "", beside: Callable[[], None] = lambda: None):
         global _work
         _work = _Work()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._node, self._number = path, node, 0
+        self._path, self._node, self._number, self._beside = path, node, 0, beside
         self._ended = threading.Event()
         self._beat()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="pulse")
@@ -101,6 +104,8 @@ class Pulse:
     def _follow(self) -> None:
         while not self._ended.wait(BEAT_S):
             self._beat()
+            with suppress(Exception):  # the beats go on, whatever happens beside them
+                self._beside()
 
     def _beat(self) -> None:
         self._number += 1

@@ -30,8 +30,8 @@ class ClockRow:
 
     `parts` are the seconds of a training step by STEP_PARTS, empty for other phases. `responses`
     counts the responses that an evaluation sampled to a `benchmark`; they are `fresh` if selection
-    does not use them. `place` is the host, the process and the GPU (of CUDA_VISIBLE_DEVICES).
-    Fields that older rows lack are None.
+    does not use them. `tokens` counts those that were sampled. `place` is the host, the process and
+    the GPU (of CUDA_VISIBLE_DEVICES). Fields that older rows lack are None.
     """
 
     phase: str
@@ -44,6 +44,7 @@ class ClockRow:
     benchmark: str | None
     responses: int
     fresh: bool
+    tokens: int | None
 
 
 class Worked(NamedTuple):
@@ -101,6 +102,7 @@ def clock_rows(run: RunReader) -> list[ClockRow]:
                 benchmark=row.get("benchmark"),
                 responses=row.get("responses", 0),
                 fresh=row.get("draw", 0) != 0,
+                tokens=row.get("tokens"),
             )
         )
     return rows
@@ -159,6 +161,21 @@ def mean_seconds(run: RunReader, blended: int) -> dict[str, MeanSeconds]:
 
     known = run.derived(TIMING, f"mean seconds by kind of work, {blended} blended", means)
     return {kind: MeanSeconds(*values) for kind, values in known.items()}
+
+
+def sampled_tokens(run: RunReader) -> list[tuple[str, float, float, float]]:
+    """(host, start, end, tokens a second) of each clocked piece of work that sampled tokens."""
+
+    def sampled() -> list[list[Any]]:
+        pieces = []
+        for row in clock_rows(run):
+            if row.tokens is not None and row.at is not None and row.seconds > 0:
+                rate = row.tokens / row.seconds
+                pieces.append([row.place[0] or "", row.at - row.seconds, row.at, rate])
+        return pieces
+
+    known = run.derived(TIMING, "sampled tokens by host and time", sampled)
+    return [(host, start, end, rate) for host, start, end, rate in known]
 
 
 # --- when it was done ---

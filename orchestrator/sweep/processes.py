@@ -8,12 +8,14 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import tune
 
+from orchestrator.engines.device import nvidia_smi
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.engines.memory import MOST_TOKENS
 from orchestrator.errors import LeaseHeld
@@ -23,6 +25,7 @@ from orchestrator.liveness.leases import LEASE_PATIENCE_S
 from orchestrator.liveness.processes import described, place
 from orchestrator.models.locate import on_this_machine
 from orchestrator.records.log import LOADING, LogHandler, RunLog
+from orchestrator.records.machines import note_machine
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter, note_evaluation_error
 from orchestrator.selection.confirmation import with_confirmation
@@ -100,9 +103,7 @@ class TrainingProcess:
         self._run = _open(study.runs, unit.id)
         if self._run.trained:  # by the process of another sweep, whose lease this one waited for
             return iter(())
-        self._pulse = Pulse(
-            pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id()
-        )
+        self._pulse = self._sweep.pulse(unit.id)
         self._open_log(self._run, spec)
         self._run.log.enter(LOADING)
         # Imported here because the driver imports this file and needs neither torch nor
@@ -189,9 +190,7 @@ class EvaluatorProcess:
 
         sweep = self._sweep
         if self._evaluator is None:
-            self._pulse = Pulse(
-                pulse_path(sweep.study.runs, self._name), ray.get_runtime_context().get_node_id()
-            )
+            self._pulse = sweep.pulse(self._name)
             self._evaluator = study_evaluator(sweep.study, sweep.pairs, sweep.attempts)
         try:
             self._slices = self._slices or self._evaluator.slices()
@@ -331,6 +330,12 @@ class Sweep:
         if isinstance(work, TrainUnit):
             return work.unit.id
         return f"evaluator-{self.name[:6]}-{work.number}"
+
+    def pulse(self, name: str) -> Pulse:
+        """The signs of life of work by its name, with measurements of this machine beside them."""
+        study, node = self.study, ray.get_runtime_context().get_node_id()
+        measure = partial(note_machine, study.runs, study.experiment.name, nvidia_smi)
+        return Pulse(pulse_path(study.runs, name), node, measure)
 
     def work_of(self, config: dict[str, Any]) -> Work:
         """Return the work that Tune's configuration of a trial describes; see `config_of`."""

@@ -18,11 +18,12 @@ with warnings.catch_warnings():
     from wandb_workspaces import expr
     from wandb_workspaces import workspaces as ws
     from wandb_workspaces.reports import v2 as wr
+    from wandb_workspaces.reports.v2.interface import ParallelCoordinatesPlotColumn
 
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import held_out_prompts
-from orchestrator.experiment.methods import behavior_at
+from orchestrator.experiment.methods import behavior_at, method_label
 from orchestrator.experiment.units import Unit, digest
 from orchestrator.records.log import (
     COLUMNS,
@@ -34,7 +35,7 @@ from orchestrator.records.log import (
     columns_of_step,
 )
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import results_id
+from orchestrator.tracking.projection import machines_of, results_id
 from orchestrator.tracking.wandb_tracker import leet_command, logged_in, server_url
 
 PANELS_ACROSS = 3
@@ -55,6 +56,34 @@ class Panel:
 
     title: str
     metrics: tuple[str, ...]
+
+
+CLOCK = "WallTime"  # x axis of what has no steps
+PROGRESS = (
+    Panel("units that are done, of all", ("progress/units_done", "progress/units")),
+    Panel("hours left", ("progress/hours_left",)),
+    Panel(
+        "device-hours, spent and left",
+        tuple(
+            f"progress/{device}_hours_{part}"
+            for device in ("gpu", "core")
+            for part in ("spent", "left")
+        ),
+    ),
+    Panel("tokens a second, all trials in training", ("progress/tokens_per_s",)),
+)
+MACHINES = (
+    Panel("tokens a second", ("system/tokens_per_s",)),
+    Panel("CPU use, %", ("system/cpu",)),
+    Panel("memory, GiB", ("system/memory_gib",)),
+)
+GPUS = {
+    "GPU use, %": r"^system/gpu\.[0-9]+\.use$",
+    "GPU memory, GiB": r"^system/gpu\.[0-9]+\.memory_gib$",
+}
+LOG_FROM = (
+    10  # times the smallest value: a key's largest one from which on its scale is logarithmic
+)
 
 
 def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bool) -> str:
@@ -86,6 +115,8 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
     """The workspace as `dashboard` saves it."""
     experiment = study.experiment
     runs = [unit.id for unit in study.units] + [results_id(experiment)]
+    # Of machines that worked by now; made again later, the workspace has those that joined, too.
+    runs += [machine.id for machine in machines_of(study)]
     made = ws.Workspace(
         entity=entity,
         project=project,
@@ -100,6 +131,8 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
                 "summary:best_score",
                 "summary:best_step",
                 "summary:candidates",
+                "summary:selected",
+                "summary:selected_score",
             ],
         ),
     )
@@ -115,6 +148,8 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
 
 def _sections(study: Study) -> Iterator[ws.Section]:
     """Yield the sections from top to bottom; a column that no trial logs has no panel."""
+    board = wr.WeavePanelSummaryTable(table_name="leaderboard")
+    yield _section("sweep", [board, *_plots(PROGRESS, CLOCK)])
     logged = logged_columns(study.units)
     benchmarks: dict[str, Panel] = {}
     for setup in study.experiment.setups.values():
@@ -135,6 +170,10 @@ def _sections(study: Study) -> Iterator[ws.Section]:
     )
     table = wr.WeavePanelSummaryTable(table_name="results")
     yield _section("accuracy", [table, best, *_plots(accuracy)])
+    searched = list(_searched(study.units))
+    if searched:
+        importance = wr.ParameterImportancePlot(with_respect_to="best_score")
+        yield _section("settings", [*searched, importance])
     for name, steps in SECTIONS.items():
         columns = [key for key in COLUMNS if key in logged - {"reward"}]
         shown = panels([key for key in columns if COLUMNS[key].logged in steps])
@@ -143,7 +182,45 @@ def _sections(study: Study) -> Iterator[ws.Section]:
             shown.append(Panel("KL(μ‖p) of a sequence and its budget ε·T, nats", spent))
         if name == "training":
             shown += [Panel(STEP_PARTS[part], (f"time/{part}",)) for part in SECONDS]
+            shown.append(Panel("tokens a second of a rollout", ("time/tokens_per_s",)))
         yield _section(name, _plots(shown))
+    gpus = [wr.LinePlot(title=title, x=CLOCK, metric_regex=named) for title, named in GPUS.items()]
+    yield _section("machines", [*_plots(MACHINES, CLOCK), *gpus])
+
+
+class _Key(ParallelCoordinatesPlotColumn):
+    """A key of the configuration, whose dotted name is one name and no path as the library has it."""
+
+    def _to_model(self) -> Any:
+        column = super()._to_model()
+        column.accessor = f"config:{self.display_name}.value"
+        return column
+
+
+def _searched(units: Sequence[Unit]) -> Iterator[wr.ParallelCoordinatesPlot]:
+    """Yield a plot for the methods that vary the same knobs and axes: these, then the best score."""
+    settings: dict[str, list[dict[str, Any]]] = {}
+    for unit in units:
+        if unit.is_trial and unit.method is not None:
+            settings.setdefault(unit.method, []).append(unit.knobs)
+    varied: dict[tuple[str, ...], list[str]] = {}
+    logarithmic: set[str] = set()
+    for method, knobs in settings.items():
+        names: list[str] = []
+        for name in knobs[0]:
+            values = {each[name] for each in knobs}
+            names += [name] if len(values) > 1 else []
+            if all(type(value) in (int, float) and value > 0 for value in values):
+                logarithmic |= {name} if max(values) >= LOG_FROM * min(values) else set()
+        varied.setdefault(tuple(names), []).append(method_label(method))
+    varied.pop((), None)
+    for keys, methods in varied.items():
+        columns: list[ParallelCoordinatesPlotColumn] = []
+        for name in keys:
+            log = name in logarithmic or None
+            columns.append(_Key(metric=wr.Config(name), display_name=name, log=log))
+        columns.append(ParallelCoordinatesPlotColumn(metric="best_score"))
+        yield wr.ParallelCoordinatesPlot(title=", ".join(methods), columns=columns)
 
 
 def logged_columns(units: Sequence[Unit]) -> set[str]:
@@ -174,8 +251,8 @@ def _section(name: str, plots: list[Any]) -> ws.Section:
     return ws.Section(name=name, panels=plots, is_open=True, layout_settings=layout)
 
 
-def _plots(shown: Sequence[Panel]) -> list[Any]:
-    return [wr.LinePlot(title=panel.title, y=list(panel.metrics)) for panel in shown]
+def _plots(shown: Sequence[Panel], x: str = "Step") -> list[Any]:
+    return [wr.LinePlot(title=panel.title, x=x, y=list(panel.metrics)) for panel in shown]
 
 
 def _save(study: Study, entity: str, project: str) -> str:

@@ -8,12 +8,16 @@ from typing import Any
 
 from analysis.facts.curves import sequence_budgets
 from analysis.facts.provenance import leaves
-from analysis.facts.units import UnitScores, step_clocks, unit_scores
-from analysis.labels import AVERAGE
+from analysis.facts.units import UnitScores, machines_now, step_clocks, unit_scores
+from analysis.labels import AVERAGE, method_label
 from orchestrator.config import Experiment, Setup
-from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import FRESH, repeated_evaluation_ids
 from orchestrator.experiment.units import Unit
+from orchestrator.monitor.status import FamilyStatus, Overview
+from orchestrator.monitor.unit_status import UnitStatus
+from orchestrator.records.log import ROLLOUT
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
 # Outcomes of a unit: it may still go on, it reached its end, or it failed.
 OPEN, FINISHED, FAILED = "open", "finished", "failed"
@@ -23,12 +27,16 @@ TrackedTable = tuple[list[Any], list[Any]]  # headings; rows, each a list
 
 @dataclass(frozen=True)
 class Projection:
-    """A unit as trackers show it: rows by step, the flat configuration, a summary and the outcome."""
+    """A unit as trackers show it: rows by step, the flat configuration, a summary and the outcome.
+
+    `tags` are its method and setup, and of a trial whether it explores or confirms.
+    """
 
     unit: Unit
     rows: dict[int, dict[str, Any]]
     config: dict[str, Any]
     summary: dict[str, Any]
+    tags: list[str]
     outcome: str
     run: RunReader = field(repr=False, compare=False)
 
@@ -40,7 +48,7 @@ class Projection:
     @property
     def content(self) -> list[Any]:
         """All content as JSON values; if it has changed, trackers must show it again."""
-        return [list(self.rows.items()), self.config, self.summary, self.outcome]
+        return [list(self.rows.items()), self.config, self.summary, self.tags, self.outcome]
 
     @property
     def is_empty(self) -> bool:
@@ -58,11 +66,18 @@ class Projection:
 
 @dataclass(frozen=True)
 class Results:
-    """The results tables of an experiment by name, and the sentences below them."""
+    """An experiment as a whole: its results tables by name, the sentences below them, its progress.
+
+    Without a score there are no tables yet. `machines` are those that its processes work on. It
+    `goes_on` within a sweep.
+    """
 
     experiment: Experiment
     tables: dict[str, TrackedTable]
     notes: list[str]
+    progress: dict[str, float] = field(default_factory=dict)
+    machines: list[Machine] = field(default_factory=list)
+    goes_on: bool = False
 
     @property
     def id(self) -> str:
@@ -77,7 +92,32 @@ class Results:
     @property
     def content(self) -> list[Any]:
         """All content as JSON values; if it has changed, trackers must show it again."""
-        return [self.tables, self.notes]
+        return [self.tables, self.notes, self.progress, self.goes_on]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine of a sweep: a row of measurements by number, and the time of each (since 1970)."""
+
+    experiment: Experiment
+    host: str
+    rows: dict[int, dict[str, float]]
+    times: dict[int, float]
+
+    @property
+    def id(self) -> str:
+        """The id beside those of units."""
+        return machine_id(self.experiment, self.host)
+
+    @property
+    def name(self) -> str:
+        """The name that trackers show."""
+        return f"Machine · {self.host}"
+
+    @property
+    def content(self) -> list[Any]:
+        """All content as JSON values; if it has changed, trackers must show it again."""
+        return [list(self.rows.items()), list(self.times.values())]
 
 
 DISTANCES = (  # of a row of held_out.jsonl
@@ -86,12 +126,32 @@ DISTANCES = (  # of a row of held_out.jsonl
 )
 
 
-def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
-    """Project a unit; `state` is one of `unit_status.STATES`, `goes_on` is True within a sweep."""
-    scores = unit_scores(run, evaluation_protocol.evaluation_ids(setup))
-    rows = projected_rows(run, scores, unit)
-    summary = {"state": state} | (_best(scores) if unit.has_scores else {})
-    return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on), run)
+def project(
+    setup: Setup,
+    unit: Unit,
+    run: RunReader,
+    known: UnitStatus,
+    family: FamilyStatus | None,
+    goes_on: bool,
+) -> Projection:
+    """Project a unit of a `family`, which is None of one without scores.
+
+    `goes_on` is True within a sweep. While a process works on the unit, its rows are all of those
+    that it logged; a kill takes back those that were not committed.
+    """
+    repetition = FRESH if known.confirms is not None else 0
+    scores = unit_scores(run, repeated_evaluation_ids(setup, repetition))
+    rows = projected_rows(run, scores, unit, uncommitted=known.state == "running")
+    summary: dict[str, Any] = {"state": known.state}
+    if unit.has_scores:
+        summary |= _best(scores)
+    if unit.is_trial:
+        summary |= _selected(scores, known, family)
+    tags = [method_label(unit.method) if unit.method else unit.label, unit.setup]
+    if unit.is_trial:
+        tags.append("exploring" if known.confirms is None else "confirming")
+    shown = outcome(known.state, goes_on)
+    return Projection(unit, rows, _config(setup, unit, run), summary, tags, shown, run)
 
 
 def outcome(state: str, goes_on: bool) -> str:
@@ -106,14 +166,16 @@ def outcome(state: str, goes_on: bool) -> str:
     return OPEN if goes_on else FAILED
 
 
-def projected_rows(run: RunReader, scores: UnitScores, unit: Unit) -> dict[int, dict[str, Any]]:
+def projected_rows(
+    run: RunReader, scores: UnitScores, unit: Unit, uncommitted: bool = False
+) -> dict[int, dict[str, Any]]:
     """Rows by step k: metrics of update k, its seconds, scores and distance of the checkpoint after it.
 
-    The budget ε·T stands beside the KL that a trust region spent on a response. A row is final once
-    training went past its step; until then it may still get a score.
+    The budget ε·T stands beside the KL that a trust region spent on a response. A row is there once
+    training went past its step, and may get a score later.
     """
     rows: dict[int, dict[str, Any]] = defaultdict(dict)
-    logged = run.committed_metrics()
+    logged = run.metrics() if uncommitted else run.committed_metrics()
     for metrics in logged:
         row = rows[metrics["step"]]
         for key, value in metrics.items():
@@ -121,11 +183,15 @@ def projected_rows(run: RunReader, scores: UnitScores, unit: Unit) -> dict[int, 
                 row[f"train/{key}"] = value
     for step, budget in sequence_budgets(unit, logged).items():
         rows[step - unit.first_batch]["train/sequence_budget"] = budget
-    # Clock times are noted before the commit, so some may belong to steps that a kill undid.
+    end = max([run.next_step, *(step + 1 for step in rows)])
+    # Clock times are noted on their own, so some may belong to steps that a kill undid.
     for step, clock in step_clocks(run).items():
         if step in rows:
             for part, seconds in clock.parts.items():
                 rows[step][f"time/{part}"] = seconds
+            tokens, sampling = rows[step].get("train/response_tokens"), clock.parts.get(ROLLOUT)
+            if tokens is not None and sampling:
+                rows[step]["time/tokens_per_s"] = tokens / sampling
     for step, of_step in scores.by_step.items():
         for key, score in of_step.items():
             rows[step][f"eval/{'mean' if key == AVERAGE else key}"] = float(score)
@@ -133,8 +199,7 @@ def projected_rows(run: RunReader, scores: UnitScores, unit: Unit) -> dict[int, 
         for name in DISTANCES:
             if (value := getattr(measured, name)) is not None:
                 rows[measured.step][f"held_out/{name}"] = value
-    # W&B takes each step once: a row that was sent cannot get the score of a later evaluation.
-    return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
+    return {step: rows[step] for step in sorted(rows) if run.trained or step < end}
 
 
 # --- the results of an experiment ---
@@ -143,6 +208,44 @@ def projected_rows(run: RunReader, scores: UnitScores, unit: Unit) -> dict[int, 
 def results_id(experiment: Experiment) -> str:
     """Id under which trackers show an experiment's results; the same name gives the same id."""
     return f"results-{experiment.name}"
+
+
+def machine_id(experiment: Experiment, host: str) -> str:
+    """Id under which trackers show a machine of an experiment."""
+    return f"machine-{experiment.name}-{host}"
+
+
+def machines_of(study: Study) -> list[Machine]:
+    """The machines that work for an experiment, as their processes measured them."""
+    machines = []
+    for host, measured in machines_now(study).items():
+        rows = {}
+        for number, row in enumerate(measured):
+            rows[number] = {f"system/{name}": value for name, value in row.numbers.items()}
+        times = {number: row.at for number, row in enumerate(measured)}
+        machines.append(Machine(study.experiment, host, rows, times))
+    return machines
+
+
+def progress_of(overview: Overview) -> dict[str, float]:
+    """The progress of a sweep by name: units that are done of all, hours left, device-hours.
+
+    Numbers that are not known are left out. Device-hours are GPU-hours, or core-hours without GPUs.
+    """
+    device, left = overview.device.lower(), overview.device_hours_left
+    numbers = {
+        "units_done": overview.done,
+        "units": len(overview.units) + overview.to_confirm,
+        "units_running": len(overview.in_state("running")),
+        "units_failed": len(overview.in_state("failed")),
+        "steps_done": overview.steps,
+        "steps": overview.all_steps,
+        "hours_left": None if overview.seconds_left is None else overview.seconds_left / 3600,
+        f"{device}_hours_spent": overview.device_hours_spent,
+        f"{device}_hours_left": None if left is None else left.mid,
+        "tokens_per_s": overview.tokens_a_second,
+    }
+    return {f"progress/{name}": value for name, value in numbers.items() if value is not None}
 
 
 # --- private ---
@@ -174,6 +277,23 @@ def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
     whole = started.get("setup", asdict(setup)) | {"runtime": started.get("runtime", {})} | code
     flat = {key: value for key, value in leaves(whole, ".") if value is not None}
     return flat | named | unit.knobs
+
+
+def _selected(scores: UnitScores, known: UnitStatus, family: FamilyStatus | None) -> dict[str, Any]:
+    """Whether a trial is of its family's selected setting so far, at which step, and its score there.
+
+    Empty before the family has a selected checkpoint. A confirming trial is always of one.
+    """
+    step = known.confirms
+    if step is None:
+        if family is None or family.step is None:
+            return {}
+        if known.setting != family.setting:
+            return {"selected": False}
+        step = family.step
+    score = scores.by_step.get(step, {}).get(AVERAGE)
+    shown = {} if score is None else {"selected_score": float(score)}
+    return {"selected": True, "selected_step": step} | shown
 
 
 def _best(scores: UnitScores) -> dict[str, Any]:

@@ -16,10 +16,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from analysis.facts.units import units_now
+from analysis.facts.facts import facts
+from analysis.facts.units import look, units_now
 from orchestrator.errors import refuse
+from orchestrator.monitor.status import Overview
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import Projection, Results, TrackedTable, project
+from orchestrator.tracking.projection import (
+    Projection,
+    Results,
+    TrackedTable,
+    machines_of,
+    progress_of,
+    project,
+)
 from orchestrator.user_code import named_function
 
 KEY = "runtime.tracker"
@@ -29,7 +38,8 @@ class Tracker(Protocol):
     """Shows the projections of one study in one place.
 
     The program reads nothing back from a tracker. After `show` the tracker has each row of the
-    projection once, also if an earlier process that was killed had shown some of them.
+    projection once and as it is now, also if it had shown other values of it, or more rows: a kill
+    takes uncommitted rows back, and a score may come late or change.
     """
 
     @property
@@ -58,7 +68,10 @@ class Tracker(Protocol):
         ...
 
     def show_results(self, results: Results) -> None:
-        """Show the results tables, instead of earlier ones; raises as `show` does."""
+        """Show tables, progress and machines, instead of earlier ones; raises as `show` does.
+
+        Called as often as `show`. Before the first score there are no tables.
+        """
         ...
 
 
@@ -123,6 +136,8 @@ class Mirror:
     every: float = EVERY_S
     patience: float = PATIENCE_S
     _trouble: str | None = None  # why the tracker is behind, if it is
+    _finished: frozenset[tuple[str, str]] = frozenset()  # families that `_tables` rest on
+    _tables: tuple[dict[str, TrackedTable], list[str]] = field(default=({}, []), repr=False)
     _moved: float = 0.0  # when a run last reached the tracker
     _thread: threading.Thread | None = field(default=None, repr=False)
 
@@ -138,7 +153,7 @@ class Mirror:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Show committed rows while the body runs."""
+        """Show rows, progress and tables while the body runs."""
         if self.tracker is None:
             yield
             return
@@ -155,9 +170,9 @@ class Mirror:
         tracker = self.tracker
         if tracker is None:
             return
-        results = Results(self.study.experiment, tables, notes) if tables else None
+        self._tables = tables, notes
         if self._thread is None:
-            self._start(lambda tracker: self._send(tracker, results, False), tracker)
+            self._start(lambda tracker: self._send(tracker, False), tracker)
             self._wait(tracker)
         if self._trouble:
             self.say(f"{tracker.name} lags behind ({self._trouble}); catch up with: {self.again}")
@@ -189,27 +204,43 @@ class Mirror:
     def _follow(self, tracker: Tracker, ended: threading.Event) -> None:
         while not ended.wait(self.every):
             before = self._trouble
-            self._send(tracker, None, True)
+            self._send(tracker, True)
             if self._trouble and not before:
                 self.say(f"{tracker.name} is behind ({self._trouble}); the sweep goes on")
 
-    def _send(self, tracker: Tracker, results: Results | None, goes_on: bool) -> None:
+    def _send(self, tracker: Tracker, goes_on: bool) -> None:
         """Show all units, then the results; note in `_trouble` why that failed, if it did."""
         try:
-            for projection in projections(self.study, goes_on):
+            study, overview = look(self.study)
+            for projection in projections(study, overview, goes_on):
                 tracker.show(projection)
                 self._moved = time.monotonic()  # read by `_wait` in the other thread
-            if results is not None:
-                tracker.show_results(results)
+            if goes_on and overview.finished != self._finished:
+                self._finished, self._tables = overview.finished, tables_of(study, overview)
+            progress, machines = progress_of(overview), machines_of(study)
+            tracker.show_results(
+                Results(study.experiment, *self._tables, progress, machines, goes_on)
+            )
             self._trouble = None
         except Exception as error:  # a tracker's libraries may raise anything; the sweep goes on
             reason = " ".join(str(error).split())[:REASON_CHARACTERS] or type(error).__name__
             self._trouble = f"{tracker.place}: {reason}"
 
 
-def projections(study: Study, goes_on: bool = False) -> Iterator[Projection]:
+def projections(study: Study, overview: Overview, goes_on: bool = False) -> Iterator[Projection]:
     """Yield the units that show anything; `goes_on` while this process runs their sweep."""
-    for unit, run, known in units_now(study):
-        shown = project(study.setup_of(unit), unit, run, known.state, goes_on)
+    families = {family.key: family for family in overview.families}
+    for unit, run, known in units_now(study, overview):
+        family = families.get((unit.setup, known.family)) if unit.has_scores else None
+        shown = project(study.setup_of(unit), unit, run, known, family, goes_on)
         if not shown.is_empty:
             yield shown
+
+
+def tables_of(study: Study, overview: Overview) -> tuple[dict[str, TrackedTable], list[str]]:
+    """The results tables so far with their notes; without what takes most of the time."""
+    from analysis.results import tracked_tables  # pandas takes half a second to import
+    from analysis.table.model import table_of
+
+    table = table_of(facts(study, depth="intervals", overview=overview))
+    return tracked_tables(table), [*table.notes, *table.verdict.lines()]

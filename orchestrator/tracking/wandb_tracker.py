@@ -1,9 +1,12 @@
 """W&B as a tracker: when a unit is sent, how, and where W&B shows it.
 
 Runs in W&B are a projection of the run directories that can be made again at any time. Offline, an
-upload removes the earlier files of a run and writes the run anew; online, it skips the rows that the
-server has. It sends committed steps alone, so a crash neither loses nor doubles a row. Every call to
-the server has a time limit. Importing this module takes as long as importing wandb, half a second.
+upload removes the earlier files of a run and writes the run anew. Online, it resumes the run and
+appends rows while those before are as they were sent. Else it opens the run by its id without
+`resume`, and all rows replace the server's, line by line: after a kill that took rows back, and for
+the score of a checkpoint whose row was sent before. W&B's rewinding would be for this, but is a private
+preview that most servers lack. Every call to the server has a time limit. Importing this module
+takes as long as importing wandb, half a second.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +37,7 @@ from orchestrator.experiment.reading import from_here
 from orchestrator.experiment.units import digest
 from orchestrator.records.files import write_atomically
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Projection, Results
+from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Machine, Projection, Results
 
 HEARTBEAT_S = 120.0  # W&B marks a run that is silent for some minutes as crashed
 ASKING_S = 5.0  # longest wait for the server to name the project's page
@@ -93,10 +96,18 @@ class WandbTracker:
             self.send(projection)
 
     def show_results(self, results: Results) -> None:
-        """Send the results tables if they are out of date; raises as `show` does."""
-        if not was_given(results.id, results.content, self.destination):
+        """Send what is out of date of tables, progress and machines; raises as `show` does."""
+        if results.goes_on and self.mode == "offline":
+            return
+        within = HEARTBEAT_S if results.goes_on else math.inf
+        if not was_given(results.id, results.content, self.destination, within):
             self._require_login()
             self.send_results(results)
+        for machine in results.machines:
+            content = [*machine.content, results.goes_on]
+            if not was_given(machine.id, content, self.destination, within):
+                self._require_login()
+                self.send_machine(machine, results.goes_on)
 
     def is_stale(self, projection: Projection) -> bool:
         """Whether W&B shows a unit out of date.
@@ -117,31 +128,50 @@ class WandbTracker:
 
         Raises wandb.Error or TimeoutError if the server does not take them.
         """
-        unit, outcome = projection.unit, projection.outcome
-        with _service(self.mode):
-            run = self._open(
-                unit.id,
-                goes_on=outcome == OPEN,
-                name=projection.name,
-                job_type=method_label(unit.method) if unit.method else unit.kind,
-                tags=[unit.setup],
-                config=projection.config,
-            )
-            self._write(run, projection.rows, projection.summary, outcome)
-        remember(unit.id, projection.content, self.destination)
+        unit = projection.unit
+        self._send(
+            unit.id,
+            projection.content,
+            projection.rows,
+            projection.clock(),
+            projection.summary,
+            projection.outcome,
+            name=projection.name,
+            job_type=method_label(unit.method) if unit.method else unit.kind,
+            tags=projection.tags,
+            config=projection.config,
+        )
+
+    def send_machine(self, machine: Machine, goes_on: bool) -> None:
+        """Give W&B a machine's measurements as a run of their own; raises as `send` does."""
+        self._send(
+            machine.id,
+            [*machine.content, goes_on],
+            machine.rows,
+            machine.times,
+            {},
+            OPEN if goes_on else FINISHED,
+            name=machine.name,
+            job_type="machine",
+            tags=["machine"],
+            config={"method": "machine", "setup": machine.host},
+        )
 
     def send_results(self, results: Results) -> None:
-        """Give W&B the results tables as a run of their own; raises as `send` does.
+        """Give W&B tables and progress as a run of their own; raises as `send` does.
 
         The tables are in the run's summary. Sending them again replaces them and doubles nothing.
+        Progress is a row of its own each time, since no record of it is kept.
         """
         setups = list(self.study.experiment.setups)
-        summary = {}
+        summary: dict[str, Any] = dict(results.progress)
         for name, (headings, rows) in results.tables.items():
             summary[name] = wandb.Table(columns=headings, data=rows)
         with _service(self.mode):
             run = self._open(
                 results.id,
+                resumes=True,
+                goes_on=results.goes_on,
                 name=results.name,
                 job_type="results",
                 tags=setups,
@@ -149,11 +179,49 @@ class WandbTracker:
                 config={"method": "results", "setup": ", ".join(setups)},
                 notes="\n".join(results.notes),
             )
-            self._write(run, {}, summary)
+            if results.progress and self.mode == "online":
+                run.log(results.progress)
+            self._end(run, summary)
         remember(results.id, results.content, self.destination)
 
-    def _open(self, run_id: str, goes_on: bool = False, **about: Any) -> Any:
-        """Open a W&B run; one that `goes_on` stays running on the server after its end here."""
+    def _send(
+        self,
+        run_id: str,
+        content: list[Any],
+        rows: dict[int, dict[str, Any]],
+        times: Mapping[int, float],
+        summary: dict[str, Any],
+        outcome: str,
+        **about: Any,
+    ) -> None:
+        """Give W&B the rows that it lacks of a run, or all if others have changed.
+
+        `times` are those of rows, as far as they are known.
+        """
+        given = rows_given(run_id, rows, self.destination)
+        # A send that fails leaves no note: nobody knows then which rows have arrived.
+        self.destination.marker(run_id).unlink(missing_ok=True)
+        about["goes_on"] = outcome == OPEN
+        with _service(self.mode):
+            run = self._open(run_id, resumes=given is not None, **about)
+            first = 0
+            if given is not None and self.mode == "online":
+                first = run.starting_step
+                if first > given:  # lines of a longer history are left, which a kill took back
+                    self._end(run, {})
+                    run, first = self._open(run_id, resumes=False, **about), 0
+            for step, row in rows.items():
+                if step >= first:
+                    at = {"_timestamp": times[step]} if step in times else {}
+                    run.log(row | at, step=step, commit=True)
+            self._end(run, summary, outcome)
+        remember(run_id, content, self.destination, rows)
+
+    def _open(self, run_id: str, resumes: bool, goes_on: bool, **about: Any) -> Any:
+        """Open a W&B run; one that `goes_on` stays running on the server after its end here.
+
+        Where it `resumes`, rows come after those of the server, else in their place.
+        """
         runs, is_online = self.study.runs, self.mode == "online"
         folder = mirror_folder(runs)
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,9 +235,10 @@ class WandbTracker:
             group=self.study.experiment.name,
             dir=str(folder),
             mode="online" if is_online else "offline",
-            resume="allow" if is_online else None,
+            resume="allow" if is_online and resumes else None,
             reinit="finish_previous",
-            # Rows only: no console, no machine statistics, no code, no package list.
+            # Rows only: no console, no code, no package list. wandb's own statistics would be those of
+            # the driver's machine, so `records.machines` measures those that work.
             settings=wandb.Settings(
                 console="off",
                 silent=True,
@@ -190,18 +259,8 @@ class WandbTracker:
             note_project(self.project, run.project_url, runs)
         return run
 
-    def _write(
-        self,
-        run: Any,
-        rows: dict[int, dict[str, Any]],
-        summary: dict[str, Any],
-        outcome: str = FINISHED,
-    ) -> None:
-        """Log the rows that the server lacks, then the summary, and end the run."""
-        first = run.starting_step if self.mode == "online" else 0
-        for step, row in rows.items():
-            if step >= first:
-                run.log(row, step=step, commit=True)
+    def _end(self, run: Any, summary: dict[str, Any], outcome: str = FINISHED) -> None:
+        """Give the run its summary, and end it."""
         run.summary.update(summary)
         run.finish(exit_code=int(outcome == FAILED))
         # The server has all rows now, and the folders of repeated uploads would pile up.
@@ -337,16 +396,35 @@ class Destination:
         return mirror_folder(self.runs) / f"{name}.json"
 
 
-def remember(run_id: str, content: Any, to: Destination) -> None:
-    """Note that W&B was given this `content` of a run, which is any value that JSON can hold."""
-    write_atomically(to.marker(run_id), json.dumps(to.holding(content)), durable=False)
+def remember(run_id: str, content: Any, to: Destination, rows: Mapping[int, Any] = {}) -> None:
+    """Note that W&B was given this `content` of a run, which is any value that JSON can hold.
+
+    It includes the `rows` by step, of which later sends may only append more.
+    """
+    note = to.holding(content) | {"count": len(rows), "of_rows": digest(list(rows.items()))}
+    write_atomically(to.marker(run_id), json.dumps(note), durable=False)
+
+
+def rows_given(run_id: str, rows: Mapping[int, Any], to: Destination) -> int | None:
+    """The step after the last row that W&B has, if it was given the first of `rows` as they are.
+
+    None if others were sent, or if no one knows.
+    """
+    try:
+        note = json.loads(to.marker(run_id).read_text())
+        same = list(rows.items())[: note["count"]]
+        if to.place.items() <= note.items() and digest(same) == note["of_rows"]:
+            return same[-1][0] + 1 if same else 0
+    except (FileNotFoundError, ValueError, KeyError):  # absent, torn, or of an older version
+        pass
+    return None
 
 
 def was_given(run_id: str, content: Any, to: Destination, within_s: float = math.inf) -> bool:
     """Whether W&B was given exactly `content` of a run, in the last `within_s` seconds."""
     marker = to.marker(run_id)
     try:
-        known = json.loads(marker.read_text()) == to.holding(content)
+        known = to.holding(content).items() <= json.loads(marker.read_text()).items()
         return known and time.time() - marker.stat().st_mtime < within_s
     except (FileNotFoundError, ValueError):  # absent or torn
         return False

@@ -192,6 +192,7 @@ class EvaluationLoop:
             "benchmark": benchmark,
             "draw": repetition,
             "responses": part.responses,
+            "tokens": sum(record.tokens for record in graded.records),
         }
         append_timing(run, row | {"seconds": seconds} | place())
         log = RunLog(run.path)

@@ -131,8 +131,8 @@ class TrainingStep:
             self.run.write_samples(step, samples)
         place = self.trial.places["learner"]
         self.run.append_timing(
-            {"step": step, "phase": TRAIN, **clock.laps, **notes, **place}
-            | self.memory(step, clock)
+            {"step": step, "phase": TRAIN, "tokens": digest.sampled["response_tokens"]}
+            | {**clock.laps, **notes, **place, **self.memory(step, clock)}
         )
 
     def behavior(self, step: int) -> Behavior:

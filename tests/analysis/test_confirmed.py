@@ -138,7 +138,15 @@ def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
     assert dict(zip(headings, rows[-1], strict=True))["seeds"] == 3
     unconfirmed = results_table(study_of(tmp_path / "other"))
     assert frames.confirmed(unconfirmed).empty
-    assert tracked_tables(unconfirmed).keys() == {"results", "scores"}
+    assert tracked_tables(unconfirmed).keys() == {"results", "scores", "leaderboard"}
+    headings, rows = tracked_tables(table)["leaderboard"]
+    board = [dict(zip(headings, row, strict=True)) for row in rows]
+    assert [row["runs"] for row in board] == ["exploring"] * 3 + ["confirming"] * 3
+    shown = board[[row["method"] for row in board].index("skd", 3)]
+    assert {name: shown[name] for name in headings if name in skd} == {
+        name: skd[name] for name in headings if name in skd
+    }
+    assert shown["outcome"] == "tested"
 
 
 def test_until_wants_seeds_that_confirm(tmp_path: Path) -> None:

@@ -189,6 +189,24 @@ def test_a_pulse_says_who_beats_and_that_work_gets_on(
     assert not path.exists()
 
 
+def test_what_fails_beside_the_beats_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.01)
+    path, calls = pulse_path(tmp_path, UNIT), []
+
+    def fail() -> None:
+        calls.append(read_beat(path))
+        raise RuntimeError("no such sensor")
+
+    beats = Pulse(path, beside=fail)
+    while len(calls) < 3:
+        time.sleep(0.01)
+    beats.stop()
+    numbers = [beat.number for beat in calls if beat is not None]
+    assert numbers == sorted(set(numbers))
+
+
 def test_loading_is_not_the_longest_piece_of_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.records.clock import sampled_tokens
+from orchestrator.records.machines import machine_rows
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord
 from tests.sockets import listening_addresses
@@ -166,6 +168,18 @@ def test_the_log_says_where_roles_and_slices_run(finished: Sweep) -> None:
         assert re.search(rf" {role}: process \d+ on {host}\n", log)
     assert re.search(rf" attempt 1 of 3: process \d+ on {host}, placement split\n", log)
     assert re.search(rf" in \d+\.\d s, process \d+ on {host}\n", log)
+
+
+def test_the_machine_is_measured_beside_the_work(finished: Sweep) -> None:
+    (folder,) = (finished.runs / ".machines").iterdir()
+    measured = machine_rows(finished.runs, folder.name)
+    (host,) = measured
+    assert host == socket.gethostname()
+    assert all(row.numbers["memory_gib"] > 0 for row in measured[host])
+    for unit in units(finished.experiment, finished.runs):
+        pieces = sampled_tokens(RunReader(finished.runs, unit["id"]))
+        assert len(pieces) > unit["steps"] if unit["kind"] == "trial" else pieces
+        assert all(place == host and rate > 0 for place, _, _, rate in pieces)
 
 
 def test_submitting_again_does_nothing(finished: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:

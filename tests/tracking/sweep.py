@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from wandb.util import get_core_path
 
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
+from orchestrator.monitor import status
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 from orchestrator.tracking.projection import Projection, Results, TrackedTable, project, results_id
@@ -56,7 +57,13 @@ class Sweep:
         """A unit in a state, or in the one that its directory shows after a sweep."""
         run = RunReader(self.runs, unit.id)
         state = state or ("done" if run.trained else "interrupted")
-        return project(self.experiment.setups[unit.setup], unit, run, state, goes_on)
+        overview = status.overview(self.study)
+        (known,) = (each for each in overview.units if each.id == unit.id)
+        family = next(
+            (each for each in overview.families if each.key == (known.setup, known.family)), None
+        )
+        setup = self.study.setup_of(unit)
+        return project(setup, unit, run, replace(known, state=state), family, goes_on)
 
     # --- W&B ---
 
@@ -67,14 +74,16 @@ class Sweep:
         shown = self.projection(unit, state, goes_on)
         WandbTracker(self.study, mode).send(shown)
 
-    def send_results(self, tables: dict[str, TrackedTable], notes: list[str], mode: str) -> None:
-        results = Results(self.experiment, tables, notes)
+    def send_results(
+        self, tables: dict[str, TrackedTable], notes: list[str], mode: str, **more: Any
+    ) -> None:
+        results = Results(self.experiment, tables, notes, **more)
         WandbTracker(self.study, mode).send_results(results)
 
     def stale_projections(self, mode: str = "offline", goes_on: bool = False) -> list[Projection]:
         """Projections that W&B shows out of date."""
         tracker, stale = WandbTracker(self.study, mode), []
-        for shown in projections(self.study, goes_on):
+        for shown in projections(self.study, status.overview(self.study), goes_on):
             if tracker.is_stale(shown):
                 stale.append(shown)
         return stale

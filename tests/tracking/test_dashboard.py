@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,13 +21,21 @@ from orchestrator.grading.grader import Grade
 from orchestrator.models import locate
 from orchestrator.models.identity import model_identity
 from orchestrator.models.recipes import build_embedded
+from orchestrator.monitor.status import Overview
+from orchestrator.planning.numbers import Range
 from orchestrator.records.log import COLUMNS, STEP_PARTS
+from orchestrator.records.machines import note_machine
 from orchestrator.records.slices import ProblemRecord
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from orchestrator.tracking.dashboard import SECONDS, dashboard, logged_columns, panels
-from orchestrator.tracking.projection import projected_rows, results_id
+from orchestrator.tracking.projection import (
+    machine_id,
+    progress_of,
+    projected_rows,
+    results_id,
+)
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import Inline
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
@@ -40,7 +50,8 @@ KNOBS: dict[str, dict[str, list[float]]] = {
     "fixed_epsilon": {"epsilon": [0.05]},
     "skd": {"K": [5], "tau_T": [0.6]},
 }
-NOT_PER_STEP = {"best_score"}  # of the summary
+# Of the summary, and of machines, which work without steps.
+NOT_PER_STEP = {"best_score", "system/tokens_per_s", "system/cpu", "system/memory_gib"}
 
 
 class EverySecond:
@@ -104,6 +115,11 @@ def panels_of(view: dict[str, Any]) -> dict[str, list[str]]:
     }
 
 
+def sections_of(view: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    sections = view["spec"]["section"]["panelBankConfig"]["sections"]
+    return [section for section in sections if section["name"] == name]
+
+
 def specification(*overrides: str) -> dict[str, Any]:
     experiment, units = quickstart(*overrides)
     return json.loads(dashboard(Study(experiment, units, Path("runs")), None, None, dry_run=True))
@@ -143,7 +159,8 @@ def test_columns_of_one_title_share_a_panel() -> None:
 def test_every_second_of_a_step_that_is_shown_is_logged(logged: dict[str, set[str]]) -> None:
     for names in logged.values():
         assert {name for name in names if name.startswith("time/")} == {
-            f"time/{part}" for part in STEP_PARTS
+            "time/tokens_per_s",
+            *(f"time/{part}" for part in STEP_PARTS),
         }
     assert set(SECONDS) <= set(STEP_PARTS)
 
@@ -163,7 +180,65 @@ def test_every_metric_of_the_specification_is_logged(
         "train/beta",
         "train/replaced",
     } <= named
-    assert named - set().union(*logged.values()) == NOT_PER_STEP
+    assert named - set().union(*logged.values()) - names_of_progress() == NOT_PER_STEP
+
+
+def names_of_progress() -> set[str]:
+    """Names of all numbers of the results run, on GPUs and without."""
+    names: set[str] = set()
+    for device in ("GPU", "core"):
+        known = Overview(
+            units=[],
+            seconds_left_range=Range(1.0, 2.0, 3.0),
+            device=device,
+            device_hours_left=Range(1.0, 2.0, 3.0),
+            tokens_a_second=5.0,
+        )
+        names |= progress_of(known).keys()
+    return names
+
+
+def test_what_varies_has_panels_of_settings_and_their_importance() -> None:
+    """W&B has a knob or an axis under its dotted name, which is one key."""
+    axes = "axes={training.optimizer.lr: [1e-5, 1e-4], training.steps: [20, 40]}"
+    view = specification(axes, "methods.skd=null")
+    (found,) = sections_of(view, "settings")
+    *plots, importance = (panel["config"] for panel in found["panels"])
+    assert importance["targetKey"] == "best_score"
+    shown = {plot["chartTitle"]: plot["columns"] for plot in plots}
+    lr = {
+        "accessor": "config:training.optimizer.lr.value",
+        "displayName": "training.optimizer.lr",
+        "log": True,
+    }
+    steps = {"accessor": "config:training.steps.value", "displayName": "training.steps"}
+    best = {"accessor": "summary:best_score"}
+    assert [lr, steps, best] in shown.values()
+    (trb,) = (columns for title, columns in shown.items() if title == "TRB")
+    assert [column.get("displayName") for column in trb] == [
+        "epsilon0",
+        lr["displayName"],
+        "training.steps",
+        None,
+    ]
+    assert (
+        sections_of(specification("methods.trust_region=null", "methods.skd=null"), "settings")
+        == []
+    )
+
+
+def test_machines_that_worked_are_among_the_runs(tmp_path: Path) -> None:
+    experiment, units = quickstart()
+    note_machine(tmp_path, experiment.name, lambda query: "")
+    view = json.loads(dashboard(Study(experiment, units, tmp_path), None, None, dry_run=True))
+    (only,) = view["spec"]["section"]["runSets"][0]["filters"]["filters"]
+    assert machine_id(experiment, socket.gethostname()) in only["value"]
+    (found,) = sections_of(view, "machines")
+    patterns = [panel["config"].get("metricRegex") for panel in found["panels"]]
+    known = ["system/gpu.0.use", "system/gpu.11.memory_gib"]
+    assert [
+        name for pattern in patterns if pattern for name in known if re.search(pattern, name)
+    ] == known
 
 
 def test_a_panel_that_no_method_fills_is_left_out() -> None:

@@ -8,20 +8,22 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wandb
 
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.records.writer import RunWriter
 from orchestrator.tracking import wandb_tracker
 from orchestrator.tracking.projection import Projection, TrackedTable
 from orchestrator.tracking.tracker import Mirror
 from orchestrator.tracking.wandb_tracker import WandbTracker, sync_command
-from tests.fake_runs import QUICKSTART, fake_models, quickstart
+from tests.fake_runs import QUICKSTART, fake_models, metrics, quickstart
 from tests.sweeps import trb_shows
 from tests.tracking.sweep import KEY, Sweep, scores, train_rows
 from tests.wandb_server import WandbServer, serving
@@ -89,6 +91,74 @@ def test_each_committed_step_arrives_once(
     assert sweep.stale("online") == []
     monkeypatch.setenv("WANDB_BASE_URL", CLOSED)  # another server has nothing yet
     assert sweep.stale("online") == [unit]
+
+
+def logging(sweep: Sweep, unit: Unit, steps: Iterable[int], loss: float | None = None) -> None:
+    """A process logs more steps of a unit, and is killed before it commits them.
+
+    Its tracker shows them until then. They have the loss of `metrics`, or another one.
+    """
+    with closing(RunWriter(sweep.runs, unit.id)) as run:
+        for step in steps:
+            other = {} if loss is None else {"loss": loss}
+            run.append("metrics.jsonl", [metrics(step) | other])
+        sweep.send(unit, "online", "running", goes_on=True)
+
+
+@pytest.mark.parametrize("loss", [None, 0.5])
+def test_a_point_per_step_and_each_once_after_kills_between_commits(
+    loss: float | None, server: WandbServer, sweep: Sweep
+) -> None:
+    """After a kill the same steps have other numbers if the engine is not keyed."""
+    unit = sweep.unit()
+    sweep.write(unit, 20)
+    logging(sweep, unit, range(20, 28))
+    run = server.runs[unit.id]
+    assert run.rows == train_rows(28)
+    assert run.exit_codes == []
+    expected = train_rows(40)
+    if loss is not None:
+        for row in expected[20:40]:
+            row["train/loss"] = loss
+    logging(sweep, unit, range(20, 23), loss)
+    assert run.rows[:23] == expected[:23]
+    logging(sweep, unit, range(20, 25), loss)
+    assert run.rows[:25] == expected[:25]
+    with closing(RunWriter(sweep.runs, unit.id)) as writer:
+        rows = [{"step": row["step"], "loss": row["train/loss"], "tokens": row["train/tokens"]}
+                for row in expected[20:]]  # fmt: skip
+        writer.append("metrics.jsonl", rows)
+        writer.commit(40)
+    sweep.send(unit, "online")
+    assert run.rows == expected
+    sweep.send(unit)
+    assert sweep.history(unit) == expected  # as the undisturbed run would be, offline too
+
+
+def test_a_score_comes_late_and_changes_and_its_row_is_there_once(
+    server: WandbServer, sweep: Sweep
+) -> None:
+    unit = sweep.unit()
+    sweep.write(unit, 45)
+    sweep.send(unit, "online", "running", goes_on=True)
+    expected = train_rows(45)
+    for correct in ([1, 2], [3, 4]):
+        sweep.write(unit, 45, {20: correct})
+        sweep.send(unit, "online", "running", goes_on=True)
+        expected[20] |= scores(correct[0] / 4, correct[1] / 4)
+        assert server.runs[unit.id].rows == expected
+
+
+def test_rows_alone_that_are_new_are_sent(server: WandbServer, sweep: Sweep) -> None:
+    unit = sweep.unit()
+    for steps in (200, 201):
+        sweep.write(unit, steps)
+        before = len(server.seen)
+        sweep.send(unit, "online", "running", goes_on=True)
+        sent = [request for request in server.seen[before:] if "file_stream" in request]
+        rows = sum(request.count('train/loss\\":') for request in sent)
+    assert len(server.runs[unit.id].rows) == 201
+    assert 0 < rows < 10  # one, and its summary
 
 
 def test_two_projects_do_not_send_a_shared_unit_in_turns(server: WandbServer, sweep: Sweep) -> None:
@@ -272,6 +342,43 @@ def test_rows_arrive_while_units_run_and_the_table_at_the_end(
     # The sweep ended, the unit did not; and its run was open all the time.
     assert server.runs[unit.id].exit_codes == [1]
     assert server.runs[unit.id].summary["state"] == "interrupted"
+    assert said == []
+
+
+def table_of(server: WandbServer, sweep: Sweep, name: str) -> list[dict[str, Any]]:
+    """The rows of a table in the results run, each with its columns."""
+    about = server.runs[sweep.results_id].summary.get(name)
+    if about is None:
+        return []
+    shown = json.loads(server.files[f"{sweep.results_id}/{about['path']}"])
+    return [dict(zip(shown["columns"], row, strict=True)) for row in shown["data"]]
+
+
+def test_progress_and_leaderboard_follow_the_sweep(
+    server: WandbServer, sweep: Sweep, unit: Unit, said: list[str]
+) -> None:
+    done = {20: [1, 2], 40: [1, 2], 60: [2, 2]}
+    job = mirror_of(sweep, said)
+
+    def progress(name: str) -> list[float]:
+        run = server.runs.get(sweep.results_id)
+        return [row[f"progress/{name}"] for row in run.rows] if run else []
+
+    with job.following():
+        wait_until(lambda: progress("units_done"))
+        assert table_of(server, sweep, "leaderboard") == []
+        sweep.write(unit, 60, done, done=True)
+        wait_until(lambda: len(table_of(server, sweep, "leaderboard")) == 1)
+        sweep.write(sweep.unit("veto"), 60, {20: [4, 2]} | done, done=True)
+        wait_until(lambda: len(table_of(server, sweep, "leaderboard")) == 2)
+        assert server.runs[sweep.results_id].exit_codes == []
+    job.catch_up(TABLES, [])
+    assert server.runs[sweep.results_id].exit_codes == [0]
+    units = len(sweep.units)
+    assert (progress("units_done")[0], progress("units_done")[-1]) == (0, 2)
+    assert progress("units") == [units] * len(progress("units"))
+    assert server.runs[sweep.results_id].summary["progress/steps_done"] == 120
+    assert server.runs[unit.id].summary["selected"] is True
     assert said == []
 
 

@@ -82,7 +82,8 @@ def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(sweep:
     sweep.send(unit)
     run, summary, code = shown_as(sweep, unit)
     assert (run["run_id"], run["project"], run["run_group"]) == (unit.id, "trb", "quickstart")
-    assert (run["display_name"], run["tags"]) == (f"{unit.label} s0 · arithmetic", ["arithmetic"])
+    tags = ["TRB", "arithmetic", "exploring"]
+    assert (run["display_name"], run["tags"]) == (f"{unit.label} s0 · arithmetic", tags)
     setup = sweep.experiment.setups["arithmetic"]
     assert setup.student.recipe is not None
     expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0} | unit.knobs
@@ -206,7 +207,7 @@ def test_the_results_table_is_a_run_of_its_own(sweep: Sweep) -> None:
         sweep.send_results(tables, [], "offline")
         assert len(list(sweep.folder.rglob("*.wandb"))) == 1
         shown = table_files(sweep)
-        assert set(shown) == {"results", "scores"}
+        assert set(shown) == {"results", "scores", "leaderboard"}
         assert shown["results"]["columns"] == ["Method", "Avg", "Short sums", "Long sums"]
         rows = {row[0]: row[1:] for row in shown["results"]["data"]}
         assert (rows["Vanilla"], rows["Veto"]) == ([37.5, 25.0, 50.0], [87.5, 100.0, 75.0])

@@ -86,13 +86,19 @@ def test_a_run_that_goes_on_has_each_row_once_and_is_left_alone_without_new_ones
     assert event_file(sweep, unit) == before
 
 
-def test_rows_that_are_not_committed_are_not_shown(sweep: Sweep) -> None:
+def test_rows_that_are_not_committed_are_shown_until_a_kill_takes_them_back(sweep: Sweep) -> None:
     unit = sweep.unit()
     sweep.write(unit, 10)
     with closing(RunWriter(sweep.runs, unit.id)) as run:
         run.append("metrics.jsonl", [metrics(10)])
         show(sweep, unit)
-    assert scalars(sweep, unit, "train/loss") == losses(10)
+        assert scalars(sweep, unit, "train/loss") == losses(11)
+        show(sweep, unit, "interrupted")
+        assert scalars(sweep, unit, "train/loss") == losses(10)
+    with closing(RunWriter(sweep.runs, unit.id)) as run:
+        run.append("metrics.jsonl", [metrics(10) | {"loss": 0.5}, metrics(11)])
+        show(sweep, unit)
+    assert scalars(sweep, unit, "train/loss") == [*losses(10), (10, 0.5), *losses(12)[11:]]
 
 
 def test_a_row_has_the_time_at_which_its_step_ended(
