@@ -39,6 +39,7 @@ RESPONSE_COLUMNS = {
     "truncated": YES_NO, "timed_out": YES_NO, "tokens": WHOLE,
 }  # fmt: skip
 CELL_COLUMNS = {"method": TEXT, "setup": TEXT, "benchmark": TEXT}
+BOARD: dict[BlockKind, str] = {"selected": "exploring", "confirmed": "confirming"}
 LEADERBOARD = (
     *("setup", "method", "setting", "runs", "seeds", "step", "score", "ci_low", "ci_high"),
     *("minus_vanilla", "minus_vanilla_low", "minus_vanilla_high", "p_value", "p_value_holm"),
@@ -164,22 +165,13 @@ def confirmed(table: Table) -> pd.DataFrame:
 
 
 def leaderboard(table: Table) -> pd.DataFrame:
-    """A row for each selected setting and each confirmed one, with the average alone, in percent.
-
-    `runs` are `exploring` or `confirming`, and there are `seeds` of them. The other columns are
-    those of `evidence` and `confirmed`.
-    """
+    """A row for each selected setting (`runs`: exploring) and each confirmed one: the average alone."""
     rows: list[dict[str, Any]] = []
-    kinds: Sequence[tuple[BlockKind, str]] = (
-        ("selected", "exploring"),
-        ("confirmed", "confirming"),
-    )
-    for kind, runs in kinds:
+    for kind, runs in BOARD.items():
         for record in records_of(table, kind):
             if record["benchmark"] == AVERAGE:
                 rows.append(record | {"runs": runs})
-    known = _types("selected")
-    return _frame(rows, {name: known.get(name, TEXT) for name in LEADERBOARD})
+    return _frame(rows, {name: _types("selected").get(name, TEXT) for name in LEADERBOARD})
 
 
 def across_setups(table: Table) -> pd.DataFrame:

@@ -58,8 +58,7 @@ def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
     if scores.dropna(subset=[table.metric.column]).empty:
         return {}
     shown = {"results": frames.as_printed(table), "scores": scores}
-    if table.facts is not None:
-        shown["leaderboard"] = frames.leaderboard(table)
+    shown["leaderboard"] = frames.leaderboard(table)
     confirmed = frames.confirmed(table)
     if not confirmed.empty:
         shown["confirmed"] = confirmed

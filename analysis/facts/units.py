@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from analysis.labels import AVERAGE
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.records.clock import kept_steps, sampled_tokens
-from orchestrator.records.machines import MachineRow, machine_rows
+from orchestrator.records.clock import kept_steps, token_rates
+from orchestrator.records.machines import machine_rows
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.scores import benchmark_scores, best_step, exact_mean
@@ -53,15 +53,9 @@ def look(study: Study) -> tuple[Study, status.Overview]:
     return study, status.overview(study)
 
 
-def units_now(
-    study: Study, overview: status.Overview | None = None
-) -> Iterator[tuple[Unit, RunReader, UnitStatus]]:
-    """Each unit with its directory and its status; those that confirm a choice come last.
-
-    An `overview` by `look` is not made again.
-    """
-    if overview is None:
-        study, overview = look(study)
+def units_now(study: Study) -> Iterator[tuple[Unit, RunReader, UnitStatus]]:
+    """Each unit with its directory and its status; those that confirm a choice come last."""
+    study, overview = look(study)
     for unit, known in zip(study.units, overview.units, strict=True):
         yield unit, study.reader(unit), known
 
@@ -81,22 +75,22 @@ def step_clocks(run: RunReader) -> dict[int, StepClock]:
     return {step: StepClock(row.at, row.parts) for step, row in kept_steps(run).items()}
 
 
-def machines_now(study: Study) -> dict[str, list[MachineRow]]:
-    """Host → the measurements of each machine that works for a study, with `tokens_per_s`.
+def machines_now(study: Study) -> dict[str, dict[float, dict[str, float]]]:
+    """The measurements of `machine_rows` for a study, with the `tokens_per_s` of each machine.
 
     That is the sum over the pieces of work that sampled there. A piece shows its rate for as long as
     it took, from its end on, so that a row never changes once it is there.
     """
     changes: dict[str, list[tuple[float, float]]] = defaultdict(list)  # host → (time, of the rate)
     for unit in study.units:
-        for host, start, end, rate in sampled_tokens(study.reader(unit)):
+        for host, start, end, rate in token_rates(study.reader(unit)):
             changes[host] += [(end, rate), (2 * end - start, -rate)]
-    machines: dict[str, list[MachineRow]] = {}
-    for host, measured in machine_rows(study.runs, study.experiment.name).items():
-        machines[host], coming, rate = [], deque(sorted(changes[host])), None
-        for row in measured:
-            while coming and coming[0][0] <= row.at:
+    machines = machine_rows(study.runs, study.experiment.name)
+    for host, rows in machines.items():
+        coming, rate = deque(sorted(changes[host])), None
+        for at, row in rows.items():
+            while coming and coming[0][0] <= at:
                 rate = (rate or 0.0) + coming.popleft()[1]
-            known = {} if rate is None else {"tokens_per_s": max(0.0, round(rate, 1))}
-            machines[host].append(replace(row, numbers={**row.numbers, **known}))
+            if rate is not None:
+                row["tokens_per_s"] = max(0.0, round(rate, 1))
     return machines

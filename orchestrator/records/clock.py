@@ -163,19 +163,18 @@ def mean_seconds(run: RunReader, blended: int) -> dict[str, MeanSeconds]:
     return {kind: MeanSeconds(*values) for kind, values in known.items()}
 
 
-def sampled_tokens(run: RunReader) -> list[tuple[str, float, float, float]]:
-    """(host, start, end, tokens a second) of each clocked piece of work that sampled tokens."""
+def token_rates(run: RunReader) -> list[list[Any]]:
+    """Host, start, end and tokens a second of each clocked piece of work that sampled tokens."""
 
-    def sampled() -> list[list[Any]]:
+    def rates() -> list[list[Any]]:
         pieces = []
         for row in clock_rows(run):
             if row.tokens is not None and row.at is not None and row.seconds > 0:
-                rate = row.tokens / row.seconds
-                pieces.append([row.place[0] or "", row.at - row.seconds, row.at, rate])
+                start, rate = row.at - row.seconds, row.tokens / row.seconds
+                pieces.append([row.place[0] or "", start, row.at, rate])
         return pieces
 
-    known = run.derived(TIMING, "sampled tokens by host and time", sampled)
-    return [(host, start, end, rate) for host, start, end, rate in known]
+    return run.derived(TIMING, "tokens a second by host and time", rates)
 
 
 # --- when it was done ---

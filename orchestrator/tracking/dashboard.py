@@ -20,10 +20,11 @@ with warnings.catch_warnings():
     from wandb_workspaces.reports import v2 as wr
     from wandb_workspaces.reports.v2.interface import ParallelCoordinatesPlotColumn
 
+from analysis.facts.units import machines_now
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import held_out_prompts
-from orchestrator.experiment.methods import behavior_at, method_label
+from orchestrator.experiment.methods import behavior_at
 from orchestrator.experiment.units import Unit, digest
 from orchestrator.records.log import (
     COLUMNS,
@@ -35,8 +36,8 @@ from orchestrator.records.log import (
     columns_of_step,
 )
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import machines_of, results_id
-from orchestrator.tracking.wandb_tracker import leet_command, logged_in, server_url
+from orchestrator.tracking.projection import results_id
+from orchestrator.tracking.wandb_tracker import leet_command, logged_in, machine_id, server_url
 
 PANELS_ACROSS = 3
 REASON_CHARACTERS = 160
@@ -59,31 +60,22 @@ class Panel:
 
 
 CLOCK = "WallTime"  # x axis of what has no steps
+HOURS = [
+    f"progress/{device}_hours_{part}" for device in ("gpu", "core") for part in ("spent", "left")
+]
 PROGRESS = (
     Panel("units that are done, of all", ("progress/units_done", "progress/units")),
     Panel("hours left", ("progress/hours_left",)),
-    Panel(
-        "device-hours, spent and left",
-        tuple(
-            f"progress/{device}_hours_{part}"
-            for device in ("gpu", "core")
-            for part in ("spent", "left")
-        ),
-    ),
+    Panel("device-hours, spent and left", tuple(HOURS)),
     Panel("tokens a second, all trials in training", ("progress/tokens_per_s",)),
 )
-MACHINES = (
-    Panel("tokens a second", ("system/tokens_per_s",)),
-    Panel("CPU use, %", ("system/cpu",)),
-    Panel("memory, GiB", ("system/memory_gib",)),
-)
-GPUS = {
-    "GPU use, %": r"^system/gpu\.[0-9]+\.use$",
-    "GPU memory, GiB": r"^system/gpu\.[0-9]+\.memory_gib$",
+MACHINES = {  # title → pattern of names
+    "tokens a second": "tokens_per_s",
+    "CPU use, %": "cpu",
+    "memory, GiB": "memory_gib",
+    "GPU use, %": r"gpu\.\d+\.use",
+    "GPU memory, GiB": r"gpu\.\d+\.memory_gib",
 }
-LOG_FROM = (
-    10  # times the smallest value: a key's largest one from which on its scale is logarithmic
-)
 
 
 def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bool) -> str:
@@ -116,7 +108,7 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
     experiment = study.experiment
     runs = [unit.id for unit in study.units] + [results_id(experiment)]
     # Of machines that worked by now; made again later, the workspace has those that joined, too.
-    runs += [machine.id for machine in machines_of(study)]
+    runs += [machine_id(experiment.name, host) for host in machines_now(study)]
     made = ws.Workspace(
         entity=entity,
         project=project,
@@ -170,10 +162,12 @@ def _sections(study: Study) -> Iterator[ws.Section]:
     )
     table = wr.WeavePanelSummaryTable(table_name="results")
     yield _section("accuracy", [table, best, *_plots(accuracy)])
-    searched = list(_searched(study.units))
-    if searched:
+    if varied := _varied(study.units):
+        keys = [_Key(metric=wr.Config(name), display_name=name) for name in ("method", *varied)]
+        scored = ParallelCoordinatesPlotColumn(metric="best_score")
         importance = wr.ParameterImportancePlot(with_respect_to="best_score")
-        yield _section("settings", [*searched, importance])
+        plot = wr.ParallelCoordinatesPlot(title="settings", columns=[*keys, scored])
+        yield _section("settings", [plot, importance])
     for name, steps in SECTIONS.items():
         columns = [key for key in COLUMNS if key in logged - {"reward"}]
         shown = panels([key for key in columns if COLUMNS[key].logged in steps])
@@ -184,8 +178,10 @@ def _sections(study: Study) -> Iterator[ws.Section]:
             shown += [Panel(STEP_PARTS[part], (f"time/{part}",)) for part in SECONDS]
             shown.append(Panel("tokens a second of a rollout", ("time/tokens_per_s",)))
         yield _section(name, _plots(shown))
-    gpus = [wr.LinePlot(title=title, x=CLOCK, metric_regex=named) for title, named in GPUS.items()]
-    yield _section("machines", [*_plots(MACHINES, CLOCK), *gpus])
+    plots: list[Any] = []
+    for title, name in MACHINES.items():
+        plots.append(wr.LinePlot(title=title, x=CLOCK, metric_regex=f"^system/{name}$"))
+    yield _section("machines", plots)
 
 
 class _Key(ParallelCoordinatesPlotColumn):
@@ -197,30 +193,13 @@ class _Key(ParallelCoordinatesPlotColumn):
         return column
 
 
-def _searched(units: Sequence[Unit]) -> Iterator[wr.ParallelCoordinatesPlot]:
-    """Yield a plot for the methods that vary the same knobs and axes: these, then the best score."""
-    settings: dict[str, list[dict[str, Any]]] = {}
+def _varied(units: Sequence[Unit]) -> list[str]:
+    """Knobs and axes of which the trials have several values."""
+    grid: dict[str, set[Any]] = {}
     for unit in units:
-        if unit.is_trial and unit.method is not None:
-            settings.setdefault(unit.method, []).append(unit.knobs)
-    varied: dict[tuple[str, ...], list[str]] = {}
-    logarithmic: set[str] = set()
-    for method, knobs in settings.items():
-        names: list[str] = []
-        for name in knobs[0]:
-            values = {each[name] for each in knobs}
-            names += [name] if len(values) > 1 else []
-            if all(type(value) in (int, float) and value > 0 for value in values):
-                logarithmic |= {name} if max(values) >= LOG_FROM * min(values) else set()
-        varied.setdefault(tuple(names), []).append(method_label(method))
-    varied.pop((), None)
-    for keys, methods in varied.items():
-        columns: list[ParallelCoordinatesPlotColumn] = []
-        for name in keys:
-            log = name in logarithmic or None
-            columns.append(_Key(metric=wr.Config(name), display_name=name, log=log))
-        columns.append(ParallelCoordinatesPlotColumn(metric="best_score"))
-        yield wr.ParallelCoordinatesPlot(title=", ".join(methods), columns=columns)
+        for name, value in unit.knobs.items() if unit.is_trial else ():
+            grid.setdefault(name, set()).add(value)
+    return [name for name in grid if len(grid[name]) > 1]
 
 
 def logged_columns(units: Sequence[Unit]) -> set[str]:

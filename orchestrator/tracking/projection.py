@@ -8,10 +8,10 @@ from typing import Any
 
 from analysis.facts.curves import sequence_budgets
 from analysis.facts.provenance import leaves
-from analysis.facts.units import UnitScores, machines_now, step_clocks, unit_scores
+from analysis.facts.units import UnitScores, step_clocks, unit_scores
 from analysis.labels import AVERAGE, method_label
 from orchestrator.config import Experiment, Setup
-from orchestrator.experiment.evaluation_protocol import FRESH, repeated_evaluation_ids
+from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
@@ -66,17 +66,16 @@ class Projection:
 
 @dataclass(frozen=True)
 class Results:
-    """An experiment as a whole: its results tables by name, the sentences below them, its progress.
+    """The results tables of an experiment by name, the sentences below them, and its progress.
 
-    Without a score there are no tables yet. `machines` are those that its processes work on. It
-    `goes_on` within a sweep.
+    There are no tables before the first score. `machines` are those of `facts.units.machines_now`.
     """
 
     experiment: Experiment
     tables: dict[str, TrackedTable]
     notes: list[str]
     progress: dict[str, float] = field(default_factory=dict)
-    machines: list[Machine] = field(default_factory=list)
+    machines: dict[str, dict[float, dict[str, float]]] = field(default_factory=dict)
     goes_on: bool = False
 
     @property
@@ -95,31 +94,6 @@ class Results:
         return [self.tables, self.notes, self.progress, self.goes_on]
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A machine of a sweep: a row of measurements by number, and the time of each (since 1970)."""
-
-    experiment: Experiment
-    host: str
-    rows: dict[int, dict[str, float]]
-    times: dict[int, float]
-
-    @property
-    def id(self) -> str:
-        """The id beside those of units."""
-        return machine_id(self.experiment, self.host)
-
-    @property
-    def name(self) -> str:
-        """The name that trackers show."""
-        return f"Machine · {self.host}"
-
-    @property
-    def content(self) -> list[Any]:
-        """All content as JSON values; if it has changed, trackers must show it again."""
-        return [list(self.rows.items()), list(self.times.values())]
-
-
 DISTANCES = (  # of a row of held_out.jsonl
     *("kl", "kl_error", "sequence_kl", "tail_student", "tail_teacher"),
     *("student_entropy", "teacher_entropy", "response_length"),
@@ -127,31 +101,25 @@ DISTANCES = (  # of a row of held_out.jsonl
 
 
 def project(
-    setup: Setup,
-    unit: Unit,
-    run: RunReader,
-    known: UnitStatus,
-    family: FamilyStatus | None,
-    goes_on: bool,
+    study: Study, unit: Unit, known: UnitStatus, family: FamilyStatus | None, goes_on: bool
 ) -> Projection:
-    """Project a unit of a `family`, which is None of one without scores.
+    """Project a unit of a `family`, None of one without scores; `goes_on` is True within a sweep.
 
-    `goes_on` is True within a sweep. While a process works on the unit, its rows are all of those
-    that it logged; a kill takes back those that were not committed.
+    While a process works on the unit, its rows are all of those that it logged; a kill takes back
+    those that were not committed.
     """
-    repetition = FRESH if known.confirms is not None else 0
-    scores = unit_scores(run, repeated_evaluation_ids(setup, repetition))
+    run, confirms = study.reader(unit), known.confirms is not None
+    scores = unit_scores(run, study.evaluation_ids(unit.setup, FRESH if confirms else 0))
     rows = projected_rows(run, scores, unit, uncommitted=known.state == "running")
     summary: dict[str, Any] = {"state": known.state}
+    tags = [method_label(unit.method) if unit.method else unit.label, unit.setup]
     if unit.has_scores:
         summary |= _best(scores)
     if unit.is_trial:
         summary |= _selected(scores, known, family)
-    tags = [method_label(unit.method) if unit.method else unit.label, unit.setup]
-    if unit.is_trial:
-        tags.append("exploring" if known.confirms is None else "confirming")
-    shown = outcome(known.state, goes_on)
-    return Projection(unit, rows, _config(setup, unit, run), summary, tags, shown, run)
+        tags.append("confirming" if confirms else "exploring")
+    config, ends = _config(study.setup_of(unit), unit, run), outcome(known.state, goes_on)
+    return Projection(unit, rows, config, summary, tags, ends, run)
 
 
 def outcome(state: str, goes_on: bool) -> str:
@@ -210,36 +178,13 @@ def results_id(experiment: Experiment) -> str:
     return f"results-{experiment.name}"
 
 
-def machine_id(experiment: Experiment, host: str) -> str:
-    """Id under which trackers show a machine of an experiment."""
-    return f"machine-{experiment.name}-{host}"
-
-
-def machines_of(study: Study) -> list[Machine]:
-    """The machines that work for an experiment, as their processes measured them."""
-    machines = []
-    for host, measured in machines_now(study).items():
-        rows = {}
-        for number, row in enumerate(measured):
-            rows[number] = {f"system/{name}": value for name, value in row.numbers.items()}
-        times = {number: row.at for number, row in enumerate(measured)}
-        machines.append(Machine(study.experiment, host, rows, times))
-    return machines
-
-
 def progress_of(overview: Overview) -> dict[str, float]:
-    """The progress of a sweep by name: units that are done of all, hours left, device-hours.
-
-    Numbers that are not known are left out. Device-hours are GPU-hours, or core-hours without GPUs.
-    """
+    """The numbers of a sweep's progress that are known, by name; hours are of GPUs or of cores."""
     device, left = overview.device.lower(), overview.device_hours_left
     numbers = {
         "units_done": overview.done,
         "units": len(overview.units) + overview.to_confirm,
-        "units_running": len(overview.in_state("running")),
         "units_failed": len(overview.in_state("failed")),
-        "steps_done": overview.steps,
-        "steps": overview.all_steps,
         "hours_left": None if overview.seconds_left is None else overview.seconds_left / 3600,
         f"{device}_hours_spent": overview.device_hours_spent,
         f"{device}_hours_left": None if left is None else left.mid,
@@ -284,16 +229,14 @@ def _selected(scores: UnitScores, known: UnitStatus, family: FamilyStatus | None
 
     Empty before the family has a selected checkpoint. A confirming trial is always of one.
     """
-    step = known.confirms
+    step = known.confirms or (family and family.step)
     if step is None:
-        if family is None or family.step is None:
-            return {}
-        if known.setting != family.setting:
-            return {"selected": False}
-        step = family.step
+        return {}
+    if known.confirms is None and family and known.setting != family.setting:
+        return {"selected": False}
     score = scores.by_step.get(step, {}).get(AVERAGE)
-    shown = {} if score is None else {"selected_score": float(score)}
-    return {"selected": True, "selected_step": step} | shown
+    of_run = {} if score is None else {"selected_score": float(score)}
+    return {"selected": True, "selected_step": step} | of_run
 
 
 def _best(scores: UnitScores) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,14 +27,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from orchestrator.experiment.units import digest
 from orchestrator.selection.study import Study
 from orchestrator.sheet import Sheet, to_markdown
-from orchestrator.tracking.projection import (
-    FINISHED,
-    OPEN,
-    Machine,
-    Projection,
-    Results,
-    TrackedTable,
-)
+from orchestrator.tracking.projection import FINISHED, OPEN, Projection, Results, TrackedTable
 
 FOLDER = ".tensorboard"
 PREFIX = "events.out.tfevents."  # of all event files; TensorBoard reads them in the order of names
@@ -72,8 +65,6 @@ class TensorBoard:
 
     def show_results(self, results: Results) -> None:
         self._write(results.id, results.content, partial(results_events, results))
-        for machine in results.machines:
-            self._write(machine.id, machine.content, partial(machine_events, machine))
 
     def _write(self, name: str, content: list[Any], events: EventsOf) -> None:
         """Bring a folder up to date, unless this process has written the same content already."""
@@ -102,7 +93,8 @@ def unit_events(projection: Projection, file_time: float) -> Iterator[Event]:
     yield _texts("configuration", projection.config, at)
     for step, row in projection.rows.items():
         at = clock.get(step, at)  # the scores of the last checkpoint have no step of training
-        yield _scalars(step, row, at)
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
+        yield Event(step=step, wall_time=at, summary=Summary(value=scalars))
     if projection.outcome != OPEN:
         yield _texts("summary", projection.summary, at)
         done = projection.outcome == FINISHED
@@ -118,17 +110,6 @@ def results_events(results: Results, file_time: float) -> Iterator[Event]:
     for name, table in results.tables.items():
         yield _table(name, table, file_time)
     yield Event(wall_time=file_time, summary=text_pb("notes", "\n\n".join(results.notes)))
-
-
-def machine_events(machine: Machine, _: float) -> Iterator[Event]:
-    """Yield a machine's measurements as scalars."""
-    for number, row in machine.rows.items():
-        yield _scalars(number, row, machine.times[number])
-
-
-def _scalars(step: int, row: Mapping[str, float], at: float) -> Event:
-    values = [Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
-    return Event(step=step, wall_time=at, summary=Summary(value=values))
 
 
 def _texts(name: str, values: dict[str, Any], at: float) -> Event:

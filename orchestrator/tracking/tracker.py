@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Protocol
 
 from analysis.facts.facts import facts
-from analysis.facts.units import look, units_now
+from analysis.facts.units import look, machines_now
 from orchestrator.errors import refuse
 from orchestrator.monitor.status import Overview
 from orchestrator.selection.study import Study
@@ -25,7 +25,6 @@ from orchestrator.tracking.projection import (
     Projection,
     Results,
     TrackedTable,
-    machines_of,
     progress_of,
     project,
 )
@@ -70,7 +69,7 @@ class Tracker(Protocol):
     def show_results(self, results: Results) -> None:
         """Show tables, progress and machines, instead of earlier ones; raises as `show` does.
 
-        Called as often as `show`. Before the first score there are no tables.
+        Called as often as `show`; at the end alone if the tracker has a false `shows_progress`.
         """
         ...
 
@@ -215,12 +214,13 @@ class Mirror:
             for projection in projections(study, overview, goes_on):
                 tracker.show(projection)
                 self._moved = time.monotonic()  # read by `_wait` in the other thread
-            if goes_on and overview.finished != self._finished:
-                self._finished, self._tables = overview.finished, tables_of(study, overview)
-            progress, machines = progress_of(overview), machines_of(study)
-            tracker.show_results(
-                Results(study.experiment, *self._tables, progress, machines, goes_on)
-            )
+            # A tracker that cannot show progress spares the driver the time.
+            if not goes_on or getattr(tracker, "shows_progress", True):
+                if goes_on and overview.finished != self._finished:
+                    self._finished, self._tables = overview.finished, tables_of(study, overview)
+                progress, machines = progress_of(overview), machines_now(study)
+                shown = Results(study.experiment, *self._tables, progress, machines, goes_on)
+                tracker.show_results(shown)
             self._trouble = None
         except Exception as error:  # a tracker's libraries may raise anything; the sweep goes on
             reason = " ".join(str(error).split())[:REASON_CHARACTERS] or type(error).__name__
@@ -230,9 +230,9 @@ class Mirror:
 def projections(study: Study, overview: Overview, goes_on: bool = False) -> Iterator[Projection]:
     """Yield the units that show anything; `goes_on` while this process runs their sweep."""
     families = {family.key: family for family in overview.families}
-    for unit, run, known in units_now(study, overview):
+    for unit, known in zip(study.units, overview.units, strict=True):
         family = families.get((unit.setup, known.family)) if unit.has_scores else None
-        shown = project(study.setup_of(unit), unit, run, known, family, goes_on)
+        shown = project(study, unit, known, family, goes_on)
         if not shown.is_empty:
             yield shown
 

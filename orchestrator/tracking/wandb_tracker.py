@@ -5,8 +5,7 @@ upload removes the earlier files of a run and writes the run anew. Online, it re
 appends rows while those before are as they were sent. Else it opens the run by its id without
 `resume`, and all rows replace the server's, line by line: after a kill that took rows back, and for
 the score of a checkpoint whose row was sent before. W&B's rewinding would be for this, but is a private
-preview that most servers lack. Every call to the server has a time limit. Importing this module
-takes as long as importing wandb, half a second.
+preview that most servers lack. Every call has a time limit. Importing wandb takes half a second.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from orchestrator.experiment.reading import from_here
 from orchestrator.experiment.units import digest
 from orchestrator.records.files import write_atomically
 from orchestrator.selection.study import Study
-from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Machine, Projection, Results
+from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Projection, Results
 
 HEARTBEAT_S = 120.0  # W&B marks a run that is silent for some minutes as crashed
 ASKING_S = 5.0  # longest wait for the server to name the project's page
@@ -72,6 +71,11 @@ class WandbTracker:
         return Destination(self.study.runs, self.mode, self.project)
 
     @property
+    def shows_progress(self) -> bool:
+        """Offline, a run cannot stay open."""
+        return self.mode == "online"
+
+    @property
     def place(self) -> str:
         return server_url() if self.mode == "online" else str(mirror_folder(self.study.runs))
 
@@ -97,17 +101,26 @@ class WandbTracker:
 
     def show_results(self, results: Results) -> None:
         """Send what is out of date of tables, progress and machines; raises as `show` does."""
-        if results.goes_on and self.mode == "offline":
-            return
         within = HEARTBEAT_S if results.goes_on else math.inf
         if not was_given(results.id, results.content, self.destination, within):
             self._require_login()
             self.send_results(results)
-        for machine in results.machines:
-            content = [*machine.content, results.goes_on]
-            if not was_given(machine.id, content, self.destination, within):
+        for host, measured in results.machines.items():
+            run_id = machine_id(results.experiment.name, host)
+            content = [host, list(measured.items()), results.goes_on]
+            if not was_given(run_id, content, self.destination, within):
                 self._require_login()
-                self.send_machine(machine, results.goes_on)
+                rows = {}
+                for number, row in enumerate(measured.values()):
+                    rows[number] = {f"system/{name}": value for name, value in row.items()}
+                self._send(
+                    *(run_id, content, rows, dict(enumerate(measured)), {}),
+                    OPEN if results.goes_on else FINISHED,
+                    name=f"Machine · {host}",
+                    job_type="machine",
+                    tags=["machine"],
+                    config={"method": "machine", "setup": host},
+                )
 
     def is_stale(self, projection: Projection) -> bool:
         """Whether W&B shows a unit out of date.
@@ -130,31 +143,12 @@ class WandbTracker:
         """
         unit = projection.unit
         self._send(
-            unit.id,
-            projection.content,
-            projection.rows,
-            projection.clock(),
-            projection.summary,
-            projection.outcome,
+            *(unit.id, projection.content, projection.rows, projection.clock()),
+            *(projection.summary, projection.outcome),
             name=projection.name,
             job_type=method_label(unit.method) if unit.method else unit.kind,
             tags=projection.tags,
             config=projection.config,
-        )
-
-    def send_machine(self, machine: Machine, goes_on: bool) -> None:
-        """Give W&B a machine's measurements as a run of their own; raises as `send` does."""
-        self._send(
-            machine.id,
-            [*machine.content, goes_on],
-            machine.rows,
-            machine.times,
-            {},
-            OPEN if goes_on else FINISHED,
-            name=machine.name,
-            job_type="machine",
-            tags=["machine"],
-            config={"method": "machine", "setup": machine.host},
         )
 
     def send_results(self, results: Results) -> None:
@@ -194,22 +188,17 @@ class WandbTracker:
         outcome: str,
         **about: Any,
     ) -> None:
-        """Give W&B the rows that it lacks of a run, or all if others have changed.
-
-        `times` are those of rows, as far as they are known.
-        """
+        """Give W&B the rows that it lacks of a run, or all if one has changed; `times` are theirs."""
         given = rows_given(run_id, rows, self.destination)
         # A send that fails leaves no note: nobody knows then which rows have arrived.
         self.destination.marker(run_id).unlink(missing_ok=True)
         about["goes_on"] = outcome == OPEN
         with _service(self.mode):
             run = self._open(run_id, resumes=given is not None, **about)
-            first = 0
-            if given is not None and self.mode == "online":
-                first = run.starting_step
-                if first > given:  # lines of a longer history are left, which a kill took back
-                    self._end(run, {})
-                    run, first = self._open(run_id, resumes=False, **about), 0
+            first = run.starting_step if given is not None and self.mode == "online" else 0
+            if first > (given or 0):  # lines of a longer history are left, which a kill took back
+                self._end(run, {})
+                run, first = self._open(run_id, resumes=False, **about), 0
             for step, row in rows.items():
                 if step >= first:
                     at = {"_timestamp": times[step]} if step in times else {}
@@ -367,6 +356,11 @@ def mirror_folder(runs: Path) -> Path:
     return runs / ".wandb"
 
 
+def machine_id(experiment: str, host: str) -> str:
+    """Id of the run of a machine."""
+    return f"machine-{experiment}-{host}"
+
+
 @dataclass(frozen=True)
 class Destination:
     """The place that runs are sent to: a project in the folder of offline runs, or on a server.
@@ -397,26 +391,18 @@ class Destination:
 
 
 def remember(run_id: str, content: Any, to: Destination, rows: Mapping[int, Any] = {}) -> None:
-    """Note that W&B was given this `content` of a run, which is any value that JSON can hold.
-
-    It includes the `rows` by step, of which later sends may only append more.
-    """
+    """Note that W&B was given this `content` of a run, any value of JSON, with the `rows` by step."""
     note = to.holding(content) | {"count": len(rows), "of_rows": digest(list(rows.items()))}
     write_atomically(to.marker(run_id), json.dumps(note), durable=False)
 
 
 def rows_given(run_id: str, rows: Mapping[int, Any], to: Destination) -> int | None:
-    """The step after the last row that W&B has, if it was given the first of `rows` as they are.
-
-    None if others were sent, or if no one knows.
-    """
-    try:
+    """The step after the last row that W&B was given; None if it is not noted, or `rows` changed."""
+    with suppress(FileNotFoundError, ValueError, KeyError):  # absent, torn, of an older version
         note = json.loads(to.marker(run_id).read_text())
         same = list(rows.items())[: note["count"]]
-        if to.place.items() <= note.items() and digest(same) == note["of_rows"]:
+        if digest(same) == note["of_rows"]:
             return same[-1][0] + 1 if same else 0
-    except (FileNotFoundError, ValueError, KeyError):  # absent, torn, or of an older version
-        pass
     return None
 
 

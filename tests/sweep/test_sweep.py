@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.records.clock import sampled_tokens
+from orchestrator.records.clock import token_rates
 from orchestrator.records.machines import machine_rows
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import ProblemRecord
@@ -177,7 +177,7 @@ def test_the_machine_is_measured_beside_the_work(finished: Sweep) -> None:
     assert host == socket.gethostname()
     assert all(row.numbers["memory_gib"] > 0 for row in measured[host])
     for unit in units(finished.experiment, finished.runs):
-        pieces = sampled_tokens(RunReader(finished.runs, unit["id"]))
+        pieces = token_rates(RunReader(finished.runs, unit["id"]))
         assert len(pieces) > unit["steps"] if unit["kind"] == "trial" else pieces
         assert all(place == host and rate > 0 for place, _, _, rate in pieces)
 

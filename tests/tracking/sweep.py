@@ -62,8 +62,7 @@ class Sweep:
         family = next(
             (each for each in overview.families if each.key == (known.setup, known.family)), None
         )
-        setup = self.study.setup_of(unit)
-        return project(setup, unit, run, replace(known, state=state), family, goes_on)
+        return project(self.study, unit, replace(known, state=state), family, goes_on)
 
     # --- W&B ---
 

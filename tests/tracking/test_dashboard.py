@@ -30,12 +30,8 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from orchestrator.tracking.dashboard import SECONDS, dashboard, logged_columns, panels
-from orchestrator.tracking.projection import (
-    machine_id,
-    progress_of,
-    projected_rows,
-    results_id,
-)
+from orchestrator.tracking.projection import progress_of, projected_rows, results_id
+from orchestrator.tracking.wandb_tracker import machine_id
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import Inline
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
@@ -50,8 +46,7 @@ KNOBS: dict[str, dict[str, list[float]]] = {
     "fixed_epsilon": {"epsilon": [0.05]},
     "skd": {"K": [5], "tau_T": [0.6]},
 }
-# Of the summary, and of machines, which work without steps.
-NOT_PER_STEP = {"best_score", "system/tokens_per_s", "system/cpu", "system/memory_gib"}
+NOT_PER_STEP = {"best_score"}  # of the summary
 
 
 class EverySecond:
@@ -198,33 +193,20 @@ def names_of_progress() -> set[str]:
     return names
 
 
-def test_what_varies_has_panels_of_settings_and_their_importance() -> None:
+def test_what_varies_has_a_plot_of_settings_and_their_importance() -> None:
     """W&B has a knob or an axis under its dotted name, which is one key."""
     axes = "axes={training.optimizer.lr: [1e-5, 1e-4], training.steps: [20, 40]}"
-    view = specification(axes, "methods.skd=null")
-    (found,) = sections_of(view, "settings")
-    *plots, importance = (panel["config"] for panel in found["panels"])
+    (found,) = sections_of(specification(axes), "settings")
+    plot, importance = (panel["config"] for panel in found["panels"])
     assert importance["targetKey"] == "best_score"
-    shown = {plot["chartTitle"]: plot["columns"] for plot in plots}
-    lr = {
-        "accessor": "config:training.optimizer.lr.value",
-        "displayName": "training.optimizer.lr",
-        "log": True,
-    }
-    steps = {"accessor": "config:training.steps.value", "displayName": "training.steps"}
-    best = {"accessor": "summary:best_score"}
-    assert [lr, steps, best] in shown.values()
-    (trb,) = (columns for title, columns in shown.items() if title == "TRB")
-    assert [column.get("displayName") for column in trb] == [
-        "epsilon0",
-        lr["displayName"],
-        "training.steps",
-        None,
-    ]
-    assert (
-        sections_of(specification("methods.trust_region=null", "methods.skd=null"), "settings")
-        == []
+    keys = ["method", "training.optimizer.lr", "training.steps", "epsilon0", "K"]
+    shown = [column["accessor"] for column in plot["columns"]]
+    assert sorted(shown[:-1]) == sorted(f"config:{key}.value" for key in keys)
+    assert shown[-1] == "summary:best_score"
+    one = specification(
+        "methods.skd=null", "methods.sft_warmup=null", "methods.trust_region.epsilon0=[0.05]"
     )
+    assert sections_of(one, "settings") == []
 
 
 def test_machines_that_worked_are_among_the_runs(tmp_path: Path) -> None:
@@ -232,10 +214,11 @@ def test_machines_that_worked_are_among_the_runs(tmp_path: Path) -> None:
     note_machine(tmp_path, experiment.name, lambda query: "")
     view = json.loads(dashboard(Study(experiment, units, tmp_path), None, None, dry_run=True))
     (only,) = view["spec"]["section"]["runSets"][0]["filters"]["filters"]
-    assert machine_id(experiment, socket.gethostname()) in only["value"]
+    assert machine_id(experiment.name, socket.gethostname()) in only["value"]
     (found,) = sections_of(view, "machines")
     patterns = [panel["config"].get("metricRegex") for panel in found["panels"]]
-    known = ["system/gpu.0.use", "system/gpu.11.memory_gib"]
+    known = ["system/tokens_per_s", "system/cpu", "system/memory_gib"]
+    known += ["system/gpu.0.use", "system/gpu.11.memory_gib"]
     assert [
         name for pattern in patterns if pattern for name in known if re.search(pattern, name)
     ] == known

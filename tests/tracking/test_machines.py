@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import time
 from contextlib import closing
@@ -13,12 +15,10 @@ import pytest
 from analysis.facts.units import machines_now
 from orchestrator.records.machines import EVERY_S, machine_rows, note_machine
 from orchestrator.records.writer import RunWriter
-from orchestrator.tracking.projection import Results, machine_id, machines_of
-from orchestrator.tracking.tensorboard import open_tracker
 from orchestrator.tracking.tracker import Mirror
+from orchestrator.tracking.wandb_tracker import machine_id
 from tests.tracking.sweep import Sweep
 from tests.tracking.test_online import server  # noqa: F401  a fixture
-from tests.tracking.test_tensorboard import read
 from tests.wandb_server import WandbServer
 
 SMI = "0, 93, 40960\n1, [N/A], 512\n"
@@ -42,7 +42,11 @@ class Machine:
         self.now += after
         self.busy += busy
         self.idle += after - busy
+        path = sweep.runs / ".machines" / sweep.experiment.name / f"{self.name}.jsonl"
+        before = path.read_text() if path.exists() else ""
         note_machine(sweep.runs, sweep.experiment.name, lambda query: smi)
+        if path.read_text() != before:
+            os.utime(path, (self.now, self.now))
 
 
 @pytest.fixture
@@ -55,19 +59,19 @@ def test_a_row_now_and_then_has_the_mean_since_the_last(sweep: Sweep, machine: M
     machine.measure(sweep, after=EVERY_S - 1, busy=5.0)  # another process, too early
     machine.measure(sweep, after=2, busy=1.0, smi=SMI)
     machine.measure(sweep, after=EVERY_S, busy=EVERY_S)
-    first, second, third = machine_rows(sweep.runs, sweep.experiment.name)["gpu-1"]
     gpus = {"gpu.0.use": 93.0, "gpu.0.memory_gib": 40.0, "gpu.1.memory_gib": 0.5}
-    assert first.numbers == {"memory_gib": 3.0} | gpus
-    assert (second.at, second.numbers) == (1016.0, {"cpu": 37.5, "memory_gib": 3.0} | gpus)
-    assert third.numbers == {"cpu": 100.0, "memory_gib": 3.0}
+    assert machine_rows(sweep.runs, sweep.experiment.name)["gpu-1"] == {
+        1000.0: {"memory_gib": 3.0} | gpus,
+        1016.0: {"cpu": 37.5, "memory_gib": 3.0} | gpus,
+        1031.0: {"cpu": 100.0, "memory_gib": 3.0},
+    }
 
 
 def test_a_torn_row_and_one_of_the_same_moment_are_left_out(sweep: Sweep, machine: Machine) -> None:
     machine.measure(sweep)
     (path,) = sweep.runs.glob(".machines/*/*")
     path.write_text(2 * path.read_text() + '{"at": 10')
-    (only,) = machine_rows(sweep.runs, sweep.experiment.name)["gpu-1"]
-    assert only.at == 1000.0
+    assert list(machine_rows(sweep.runs, sweep.experiment.name)["gpu-1"]) == [1000.0]
     with path.open("a") as file:
         file.write("\n")
     machine.measure(sweep, after=EVERY_S)
@@ -94,15 +98,9 @@ def test_tokens_a_second_of_all_that_sample_there(sweep: Sweep, machine: Machine
     for _ in range(6):
         machine.measure(sweep, after=15.0)
     rows = machines_now(sweep.study)["gpu-1"]
-    rates = [(row.at, row.numbers.get("tokens_per_s")) for row in rows]
+    rates = [(at, row.get("tokens_per_s")) for at, row in rows.items()]
     before = [(1015.0, None), (1030.0, 100.0)]
     assert rates == [*before, (1045.0, 50.0), (1060.0, 50.0), (1075.0, 50.0), (1090.0, 0.0)]
-    shown = machines_of(sweep.study)[0]
-    assert shown.rows[1] == {
-        "system/cpu": 0.0,
-        "system/memory_gib": 3.0,
-        "system/tokens_per_s": 100.0,
-    }
 
 
 def test_each_machine_is_a_run(server: WandbServer, sweep: Sweep) -> None:  # noqa: F811
@@ -115,15 +113,11 @@ def test_each_machine_is_a_run(server: WandbServer, sweep: Sweep) -> None:  # no
     for _ in range(2):
         Mirror(sweep.study, "", lambda line: None).catch_up({}, [])
         for name in ("gpu-1", "gpu-2"):
-            run = server.runs[machine_id(sweep.experiment, name)]
+            run = server.runs[machine_id(sweep.experiment.name, name)]
             assert [row["step"] for row in run.rows] == [0, 1]
             assert run.rows[1]["system/cpu"] == 20.0
             assert run.rows[1]["system/gpu.0.use"] == 93.0
-            assert (run.inputs["jobType"], run.inputs["displayName"]) == (
-                "machine",
-                f"Machine · {name}",
-            )
-    results = Results(sweep.experiment, {}, [], machines=machines_of(sweep.study))
-    open_tracker(sweep.study).show_results(results)
-    (only,) = read(sweep, machine_id(sweep.experiment, "gpu-1")).Scalars("system/cpu")
-    assert (only.step, only.value, only.wall_time) == (1, 20.0, 1030.0)
+            titles = "machine", f"Machine · {name}"
+            assert (run.inputs["jobType"], run.inputs["displayName"]) == titles
+    run = server.runs[machine_id(sweep.experiment.name, "gpu-1")]
+    assert [json.loads(line)["_timestamp"] for line in run.history.values()] == [1015.0, 1030.0]

@@ -377,7 +377,6 @@ def test_progress_and_leaderboard_follow_the_sweep(
     units = len(sweep.units)
     assert (progress("units_done")[0], progress("units_done")[-1]) == (0, 2)
     assert progress("units") == [units] * len(progress("units"))
-    assert server.runs[sweep.results_id].summary["progress/steps_done"] == 120
     assert server.runs[unit.id].summary["selected"] is True
     assert said == []
 
