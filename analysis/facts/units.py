@@ -1,7 +1,4 @@
-"""Units as trackers and `trials.csv` show them: their states, and the scores of all checkpoints.
-
-Trackers show the machines, too, that work on them.
-"""
+"""Units as trackers and `trials.csv` show them: states, scores of all checkpoints, and machines."""
 
 from __future__ import annotations
 

@@ -80,9 +80,9 @@ def pieces() -> int:
 
 
 class Pulse:
-    """Writes beats into `path` until `stop`, which removes it. Work done before does not count.
+    """Writes beats into `path` until `stop`, which removes it, and calls `beside` after each.
 
-    `beside` is called after each beat.
+    Work done before does not count.
     """
 
     def __init__(self, path: Path, node: str = "", beside: Callable[[], None] = lambda: None):

@@ -1,7 +1,6 @@
 """Measures the machines of a sweep: `runs/.machines/<experiment>/<host>.jsonl`.
 
-The file has a row about every EVERY_S seconds, by whichever process works for the experiment there.
-No result depends on it, and recovery does not reproduce it.
+It has a row about every EVERY_S seconds, by whichever process works there. No result depends on it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-FOLDER = ".machines"  # in a runs folder; removing it loses curves of machines alone
+FOLDER = ".machines"  # in a runs folder
 EVERY_S = 15.0
 GIB = 2**30
 # Of nvidia-smi: number, per cent of the last second in which a kernel ran, and MiB.

@@ -67,7 +67,6 @@ PROGRESS = (
     Panel("units that are done, of all", ("progress/units_done", "progress/units")),
     Panel("hours left", ("progress/hours_left",)),
     Panel("device-hours, spent and left", tuple(HOURS)),
-    Panel("tokens a second, all trials in training", ("progress/tokens_per_s",)),
 )
 MACHINES = {  # title → pattern of names
     "tokens a second": "tokens_per_s",
@@ -107,7 +106,6 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
     """The workspace as `dashboard` saves it."""
     experiment = study.experiment
     runs = [unit.id for unit in study.units] + [results_id(experiment)]
-    # Of machines that worked by now; made again later, the workspace has those that joined, too.
     runs += [machine_id(experiment.name, host) for host in machines_now(study)]
     made = ws.Workspace(
         entity=entity,

@@ -27,10 +27,7 @@ TrackedTable = tuple[list[Any], list[Any]]  # headings; rows, each a list
 
 @dataclass(frozen=True)
 class Projection:
-    """A unit as trackers show it: rows by step, the flat configuration, a summary and the outcome.
-
-    `tags` are its method and setup, and of a trial whether it explores or confirms.
-    """
+    """A unit as trackers show it: rows by step, flat configuration, summary, tags and outcome."""
 
     unit: Unit
     rows: dict[int, dict[str, Any]]

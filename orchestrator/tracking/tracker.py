@@ -37,8 +37,7 @@ class Tracker(Protocol):
     """Shows the projections of one study in one place.
 
     The program reads nothing back from a tracker. After `show` the tracker has each row of the
-    projection once and as it is now, also if it had shown other values of it, or more rows: a kill
-    takes uncommitted rows back, and a score may come late or change.
+    projection once and as it is now: a kill takes uncommitted rows back, and a score may change.
     """
 
     @property
@@ -214,7 +213,6 @@ class Mirror:
             for projection in projections(study, overview, goes_on):
                 tracker.show(projection)
                 self._moved = time.monotonic()  # read by `_wait` in the other thread
-            # A tracker that cannot show progress spares the driver the time.
             if not goes_on or getattr(tracker, "shows_progress", True):
                 if goes_on and overview.finished != self._finished:
                     self._finished, self._tables = overview.finished, tables_of(study, overview)

@@ -2,10 +2,9 @@
 
 Runs in W&B are a projection of the run directories that can be made again at any time. Offline, an
 upload removes the earlier files of a run and writes the run anew. Online, it resumes the run and
-appends rows while those before are as they were sent. Else it opens the run by its id without
-`resume`, and all rows replace the server's, line by line: after a kill that took rows back, and for
-the score of a checkpoint whose row was sent before. W&B's rewinding would be for this, but is a private
-preview that most servers lack. Every call has a time limit. Importing wandb takes half a second.
+appends rows while those before are as they were sent. After a kill that took rows back, or a late
+score, it opens the run by its id without `resume`, and all rows replace the server's, line by line;
+W&B's rewinding is a private preview. Every call has a time limit. Importing wandb takes half a second.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class WandbTracker:
         """Give W&B tables and progress as a run of their own; raises as `send` does.
 
         The tables are in the run's summary. Sending them again replaces them and doubles nothing.
-        Progress is a row of its own each time, since no record of it is kept.
+        Progress is a row each time, since no record of it is kept.
         """
         setups = list(self.study.experiment.setups)
         summary: dict[str, Any] = dict(results.progress)
@@ -190,7 +189,7 @@ class WandbTracker:
     ) -> None:
         """Give W&B the rows that it lacks of a run, or all if one has changed; `times` are theirs."""
         given = rows_given(run_id, rows, self.destination)
-        # A send that fails leaves no note: nobody knows then which rows have arrived.
+        # A send that fails leaves no note, since some rows may have arrived.
         self.destination.marker(run_id).unlink(missing_ok=True)
         about["goes_on"] = outcome == OPEN
         with _service(self.mode):
@@ -226,8 +225,7 @@ class WandbTracker:
             mode="online" if is_online else "offline",
             resume="allow" if is_online and resumes else None,
             reinit="finish_previous",
-            # Rows only: no console, no code, no package list. wandb's own statistics would be those of
-            # the driver's machine, so `records.machines` measures those that work.
+            # Rows only: no console, code or packages, and no statistics, which the driver's would be.
             settings=wandb.Settings(
                 console="off",
                 silent=True,
