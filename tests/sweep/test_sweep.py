@@ -175,7 +175,8 @@ def test_the_machine_is_measured_beside_the_work(finished: Sweep) -> None:
     measured = machine_rows(finished.runs, folder.name)
     (host,) = measured
     assert host == socket.gethostname()
-    assert all(row.numbers["memory_gib"] > 0 for row in measured[host])
+    assert measured[host]
+    assert all(row["memory_gib"] > 0 for row in measured[host].values())
     for unit in units(finished.experiment, finished.runs):
         pieces = token_rates(RunReader(finished.runs, unit["id"]))
         assert len(pieces) > unit["steps"] if unit["kind"] == "trial" else pieces
