@@ -9,10 +9,10 @@ from typing import Any
 from analysis.facts.curves import sequence_budgets
 from analysis.facts.provenance import leaves
 from analysis.facts.units import UnitScores, step_clocks, unit_scores
-from analysis.labels import AVERAGE, method_label
+from analysis.labels import AVERAGE
 from orchestrator.config import Experiment, Setup
 from orchestrator.experiment.evaluation_protocol import FRESH
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Unit, label_of
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.log import ROLLOUT
@@ -109,7 +109,7 @@ def project(
     scores = unit_scores(run, study.evaluation_ids(unit.setup, FRESH if confirms else 0))
     rows = projected_rows(run, scores, unit, uncommitted=known.state == "running")
     summary: dict[str, Any] = {"state": known.state}
-    tags = [method_label(unit.method) if unit.method else unit.label, unit.setup]
+    tags = [label_of(unit.kind, unit.method, {}), unit.setup]
     if unit.has_scores:
         summary |= _best(scores)
     if unit.is_trial:

@@ -23,7 +23,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter
 from orchestrator.tracking.wandb_tracker import chosen_mode, logged_in, server_url
-from tests.fake_runs import metrics
+from tests.fake_runs import metrics, quickstart, units_of
 from tests.sweeps import ROOT, TINY_SETUP, environment
 from tests.tracking.sweep import KEY, Sweep, records, scores, train_rows
 
@@ -96,6 +96,38 @@ def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(sweep:
     each = {"best/arithmetic_short": 1.0, "best/arithmetic_long": 1.0}
     assert (best | each).items() <= summary.items()
     assert code == 0
+
+
+def test_a_run_with_axes_has_their_values_and_says_whether_its_setting_is_selected(
+    tmp_path: Path,
+) -> None:
+    axes = "axes={training.optimizer.lr: [1e-4, 4e-4], training.steps: [40, 60]}"
+    sweep = Sweep(tmp_path / "runs", *quickstart(axes, "methods.veto=null"))
+    vanilla = units_of(sweep.units, "vanilla")
+    for number, unit in enumerate(vanilla):
+        sweep.write(
+            unit,
+            unit.steps,
+            {20: [number, 2], 40: [1, 1]} | ({60: [0, 0]} if unit.steps == 60 else {}),
+            done=True,
+        )
+    found = {}
+    for unit in vanilla:
+        shown = sweep.projection(unit)
+        point = shown.config["training.optimizer.lr"], shown.config["training.steps"]
+        assert point == (unit.knobs["training.optimizer.lr"], unit.knobs["training.steps"])
+        chosen = {key: value for key, value in shown.summary.items() if key.startswith("selected")}
+        found[point] = chosen, shown.summary["best_score"]
+    best = {"selected": True, "selected_step": 20, "selected_score": 0.625}
+    assert found == {
+        (1e-4, 40): ({"selected": False}, 0.25),
+        (1e-4, 60): ({"selected": False}, 0.375),
+        (4e-4, 40): ({"selected": False}, 0.5),
+        (4e-4, 60): (best, 0.625),
+    }
+    stage = units_of(sweep.units, "sft")[0]
+    sweep.write(stage, stage.steps, done=True)
+    assert sweep.projection(stage).tags == ["Supervised stage", "arithmetic"]
 
 
 def test_the_configuration_is_that_of_the_run_directory(sweep: Sweep) -> None:
