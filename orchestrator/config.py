@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -442,6 +443,7 @@ class Search(Section):
         Field(ge=2),
         "halving: one of so many settings goes on from each rung; rungs are so many times apart.",
     ] = 3
+    batch: Annotated[Count, "optuna: points that are asked at a time."] = 8
     by: Annotated[
         RungMetric, "halving: what decides at a rung, on the checkpoint there, over all seeds."
     ] = "pass@1"
@@ -505,6 +507,9 @@ class Experiment:
     search: Search = field(default_factory=Search)
     # The settings of methods that try some points of their grids alone.
     points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    # Knob or axis → values or range, of methods whose later points rest on scores; `points` has the
+    # first ones of these.
+    spaces: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     caveat: str | None = None
     notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
 

@@ -155,12 +155,14 @@ EvaluationBudget = Annotated[
     ),
 ]
 SearchKind = Annotated[
-    Literal["grid", "random", "halving"],
+    Literal["grid", "random", "halving", "optuna"],
     Choices(
         grid="every point",
         random="`trials` points that are drawn",
         halving="as random, or as grid without `trials`; and at each rung, which is a number of "
         "steps, only the best settings go on",
+        optuna="`batch` points that are drawn, then as many again from Optuna's TPE by the scores so "
+        "far, up to `trials`; it wants `pip install optuna`",
     ),
 ]
 RungMetric = Annotated[

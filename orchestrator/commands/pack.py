@@ -50,6 +50,7 @@ from orchestrator.records.files import file_sha256, pretty, sync
 from orchestrator.records.log import HELD_OUT
 from orchestrator.records.rundir import CHECKPOINTS, DONE, ROLLOUTS
 from orchestrator.records.slices import TEXTS
+from orchestrator.selection.asking import ASKED
 from orchestrator.selection.results_folder import SUBMITS, content_digest, runs_digest, submits
 from orchestrator.selection.results_folder import folder_of as results_of
 from orchestrator.selection.study import Invocation, Study
@@ -158,6 +159,8 @@ def write_pack(study: Study, output: Path, tables: Mapping[str, str], texts: boo
     experiment = resolved_text(replace(study.experiment, data_dir=None), digests)
     contents[f"{folder}/{RECORD}"] = experiment.encode()
     contents[f"{folder}/{SUBMITS}"] = _submits_text(study).encode()
+    if (points := results_of(name, study.runs) / ASKED).exists():
+        contents[f"{folder}/{ASKED}"] = points
     for file, text in tables.items():
         contents[f"{folder}/{file}"] = text.encode()
     about = {

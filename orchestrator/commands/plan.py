@@ -44,6 +44,7 @@ from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.rates import Gpu, gpu_of
 from orchestrator.planning.seconds import measure
 from orchestrator.planning.view import render, to_json
+from orchestrator.selection.asking import unasked_units
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.study import Study
@@ -161,6 +162,7 @@ def planned(study: Study, gpu: Gpu | None = None) -> Plan:
     study = with_confirmation(study)
     later = unconfirmed_units(study)
     confirming = {*study.confirming, *(unit.id for unit in later if unit.is_trial)}
+    later = [*unasked_units(study), *later]
     units = [*map(study.as_expected, study.units), *later]
     return make_plan(
         study.experiment, units, done_of(study), measured, gpu=gpu, confirming=confirming

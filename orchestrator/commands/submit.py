@@ -36,6 +36,7 @@ from orchestrator.monitor import status
 from orchestrator.monitor.unit_status import hours_spent
 from orchestrator.planning.numbers import counted, hours_text
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.asking import require_searcher
 from orchestrator.selection.confirmation import missing_units, unconfirmed_units, with_confirmation
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.results_folder import note_submit
@@ -243,6 +244,7 @@ def _check(job: Submission) -> None:
     A line says so only if that takes a while.
     """
     study = job.study
+    require_searcher(study.experiment)
     for check in catalog.driver_checks(job.address):
         required(check, study.runs)
     timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])

@@ -46,6 +46,11 @@ class ValueRange:
     low: float
     high: float
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are whole numbers."""
+        return type(self.low) is type(self.high) is int
+
     def at(self, share: float) -> float:
         """The value at a share of the way, in [0, 1]."""
         if share in (0, 1):
@@ -54,11 +59,21 @@ class ValueRange:
             value = math.exp(math.log(self.low) * (1 - share) + math.log(self.high) * share)
         else:
             value = self.low * (1 - share) + self.high * share
-        whole = type(self.low) is type(self.high) is int
-        return round(value) if whole else float(f"{value:.{DIGITS}g}")
+        return self.rounded(value)
+
+    def rounded(self, value: float) -> float:
+        """The nearest value that can be typed."""
+        near = round(value) if self.is_whole else float(f"{value:.{DIGITS}g}")
+        return min(max(near, self.low), self.high)
 
 
 Values = list[Any] | ValueRange  # of an axis, or of a knob
+
+
+def written(values: Values) -> Any:
+    """Values as a file has them."""
+    is_range = isinstance(values, ValueRange)
+    return {values.form: [values.low, values.high]} if is_range else values
 
 
 # --- what people write → lists of values ---

@@ -31,6 +31,7 @@ from orchestrator.experiment.axes import (
     parse,
     typed,
     values_of,
+    written,
 )
 from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
 from orchestrator.experiment.reading import (
@@ -114,6 +115,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         confirm=_with_confirmed_keys(file.confirm),
         search=file.search,
         points=methods.points,
+        spaces=methods.spaces,
         caveat=file.caveat,
         data_dir=file.data_dir,
         runtime=replace(file.runtime, placement=placement),
@@ -278,6 +280,7 @@ class _Methods:
     placements: dict[str, Placement]
     seeds: dict[str, list[int]]
     points: dict[str, PointList]
+    spaces: dict[str, Space]
 
 
 def _parse_methods(file: config.ExperimentFile, default: Placement) -> _Methods:
@@ -287,7 +290,7 @@ def _parse_methods(file: config.ExperimentFile, default: Placement) -> _Methods:
     A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
     wrong type or out of range, a missing knob or a repeated value.
     """
-    parsed = _Methods({}, {}, {}, {})
+    parsed = _Methods({}, {}, {}, {}, {})
     for method, body in file.methods.items():
         if method not in METHODS:
             near = did_you_mean(method, [*METHODS, *map(method_label, METHODS)])
@@ -304,6 +307,8 @@ def _parse_methods(file: config.ExperimentFile, default: Placement) -> _Methods:
         if points is None:
             space = _space(key, method, body, file.axes)
             settings = asked(key, space, file.search)
+            if settings is not None and file.search.kind == "optuna":
+                parsed.spaces[method] = space
         else:
             settings = _listed(f"{key}.{POINTS}", method, body, points)
             space = grid_of(settings)
@@ -480,7 +485,10 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
     """The experiment as the values of a file, its setups in full."""
     methods: dict[str, dict[str, Any]] = {}
     for name, grid in experiment.methods.items():
-        if name in experiment.points:
+        if name in experiment.spaces:
+            space = {knob: written(values) for knob, values in experiment.spaces[name].items()}
+            methods[name] = own_knobs(space) | {AXES: axes_of(space)}
+        elif name in experiment.points:
             methods[name] = {POINTS: experiment.points[name]}
         else:
             methods[name] = own_knobs(grid)

@@ -35,7 +35,7 @@ def asked(key: str, space: Space, search: Search) -> PointList | None:
     if search.kind == "grid" and search.trials is not None:
         right = "null with kind grid, which tries every point; or kind: random"
         raise refuse(f"{SEARCH}.trials", search.trials, right)
-    if search.kind == "random" and search.trials is None:
+    if search.kind in ("random", "optuna") and search.trials is None:
         raise UserError(f"{SEARCH}.trials: missing: expected a number of points, for example 16")
     spans = [name for name, values in space.items() if isinstance(values, ValueRange)]
     size = math.prod(map(len, lists(space).values()))
@@ -47,20 +47,21 @@ def asked(key: str, space: Space, search: Search) -> PointList | None:
         return None
     if not spans and size <= search.trials:
         return None
-    return _drawn(key, space, search)
+    at_once = search.batch if search.kind == "optuna" else search.trials
+    return drawn(key, space, search, min(at_once, search.trials))
 
 
-def _drawn(key: str, space: Space, search: Search) -> PointList:
+def drawn(key: str, space: Space, search: Search, count: int) -> PointList:
+    """The first `count` different points that are drawn; UserError where a space has fewer."""
     settings: PointList = []
-    assert search.trials is not None
-    for number in range(TRIES * search.trials):
+    for number in range(TRIES * count):
         setting = {name: _draw(name, values, search.seed, number) for name, values in space.items()}
         if setting not in settings:
             settings.append(setting)
-        if len(settings) == search.trials:
+        if len(settings) == count:
             return settings
     raise refuse(
-        f"{SEARCH}.trials", search.trials, f"at most the {len(settings)} different points of {key}"
+        f"{SEARCH}.trials", count, f"at most the {len(settings)} different points of {key}"
     )
 
 

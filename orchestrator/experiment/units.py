@@ -7,7 +7,7 @@ Same id ⇒ same training, so units are shared between experiments and only miss
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -140,16 +140,37 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
         stages: dict[str, Unit] = {}  # methods and settings of one seed share a stage
         trials: list[Unit] = []
         for method in experiment.methods:
-            placement = experiment.placements.get(method, base_placement)
-            seeds = experiment.seeds_of(method)
             for knobs in experiment.settings_of(method):
-                for seed in seeds:
-                    if METHODS[method].updates_before is not None:
-                        stage = _sft(pair, method, knobs, seed, base_placement)
+                for stage, trial in _trials(experiment, pair, method, knobs):
+                    if stage is not None:
                         stages[stage.id] = stage
-                    trials.append(_trial(pair, method, knobs, seed, placement))
+                    trials.append(trial)
         units += [*stages.values(), *trials]
     return units
+
+
+def units_at(
+    experiment: Experiment, name: str, method: str, knobs: dict[str, Any], runs: Path
+) -> list[Unit]:
+    """The trials of a setting in the setup `name`, each after the supervised stage that it needs."""
+    setup, units = experiment.setups[name], list[Unit]()
+    pair = _Pair(name, setup, *models_of(setup, runs))
+    for stage, trial in _trials(experiment, pair, method, knobs):
+        units += [trial] if stage is None else [stage, trial]
+    return units
+
+
+def _trials(
+    experiment: Experiment, pair: _Pair, method: str, knobs: dict[str, Any]
+) -> Iterator[tuple[Unit | None, Unit]]:
+    """A setting's trials, each with the supervised stage that it starts from, if any."""
+    shared = experiment.runtime.placement
+    placement = experiment.placements.get(method, shared)
+    for seed in experiment.seeds_of(method):
+        stage = None
+        if METHODS[method].updates_before is not None:
+            stage = _sft(pair, method, knobs, seed, shared)
+        yield stage, _trial(pair, method, knobs, seed, placement)
 
 
 def setup_of(unit: Unit, experiment: Experiment) -> Setup:

@@ -137,6 +137,8 @@ def _methods_table(plan: Plan) -> Table:
         drawn = experiment.points.get(method, [])
         words = [f"{short[name]} {_values(axes[name], name in grid and drawn)}" for name in axes]
         of_grid = f"{counted(len(drawn), 'point')} of " if drawn else ""
+        if method in experiment.spaces:
+            of_grid = f"{experiment.search.trials} points, first {of_grid}"
         counts = _by_setup([trials[method, name] for name in setups])
         rows.append([method_label(method), of_grid + " × ".join(words), *counts])
     without_own = experiment.methods.keys() - experiment.method_seeds.keys()

@@ -25,6 +25,7 @@ from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Setting, Unit, with_seed
 from orchestrator.selection import scores, significance
+from orchestrator.selection.asking import with_asked
 from orchestrator.selection.halving import with_halving
 from orchestrator.selection.samples_wanted import confirming_samples, family_state, wants
 from orchestrator.selection.significance import TDistribution
@@ -209,9 +210,9 @@ def _score(study: Study, unit: Unit, step: int) -> tuple[Fraction, float]:
 
 def with_confirmation(study: Study) -> Study:
     """The study as its search has come by now, with the confirming units of all settled families."""
+    explored = with_halving(with_asked(study.exploring()))
     if not study.experiment.confirm.seeds:
-        return with_halving(study)
-    explored = with_halving(study.exploring())
+        return explored
     steps: dict[str, int] = {}
     units: dict[str, Unit] = {}
     there = {unit.id for unit in explored.units}

@@ -60,6 +60,12 @@ def wants(study: Study) -> Wants:
     return _union(parts)
 
 
+def asks_more(study: Study, family: Family) -> bool:
+    """Whether a search will ask for further settings of a family by its scores."""
+    method, trials = family[0][0].method, study.experiment.search.trials
+    return method in study.experiment.spaces and len(family) < (trials or 0)
+
+
 def confirming_samples(study: Study, unit: Unit) -> Wants:
     """Fresh samples that a confirming unit still needs of the step it confirms; else none."""
     step, run = study.confirming.get(unit.id), study.reader(unit)
@@ -88,7 +94,7 @@ def family_state(study: Study, family: Family) -> FamilyState:
     # A race is decided among all checkpoints of a family, and a later one could change which are
     # dropped. So no race begins before every trial is trained and has its first samples.
     trained = all(study.is_trained(u) or not u.trains for u in itertools.chain(*family))
-    if first_rungs or not trained:
+    if first_rungs or not trained or asks_more(study, family):
         return FamilyState(first_rungs, settled=False)
     best = None
     if evaluation.rescore:

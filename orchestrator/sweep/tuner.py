@@ -41,6 +41,7 @@ from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import RunLog
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
+from orchestrator.selection.asking import ask, with_asked
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.halving import with_halving
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
@@ -58,7 +59,15 @@ from orchestrator.sweep.processes import (
     WorkTrainable,
     config_of,
 )
-from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, Work, places
+from orchestrator.sweep.schedule import (
+    Evaluating,
+    Schedule,
+    SlicesLeft,
+    TrainUnit,
+    Work,
+    in_order,
+    places,
+)
 from orchestrator.workers.spec import Pairs, bundles, evaluator_bundles, resolved
 
 # --- limits the device-hours of an experiment (`trb submit --max-gpu-hours`) ---
@@ -234,7 +243,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         self._sweep = sweep
         self._study = sweep.study
         self._nodes = nodes
-        exploring = self._study.exploring().units
+        exploring = with_asked(self._study.exploring()).units
         trained = {unit.id for unit in exploring if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
         self._halved = with_halving(self._study.exploring().snapshot()).halved
@@ -346,11 +355,28 @@ class SweepSearcher(Searcher, tune.Stopper):
     def _look(self) -> SlicesLeft:
         """Count the wanted slices, find rungs and confirming units, and drop unneeded checkpoints."""
         prune(self._study.snapshot())
+        ask(with_asked(self._study.exploring().snapshot()))
         study = with_confirmation(self._study.snapshot())
         self._halved = study.halved
+        self._explore(study)
         self._confirm(study)
         pending = list(pending_slices(study))
         return SlicesLeft(len(pending), self._elsewhere(pending))
+
+    def _explore(self, study: Study) -> None:
+        """Schedule the units of points that the search asked for since the last look."""
+        units = study.exploring().units
+        scheduled = {unit.id for unit in self._schedule.units}
+        new = [unit for unit in units if unit.trains and unit.id not in scheduled]
+        for unit in new:
+            self._begin(study, unit)
+        if new:
+            self._schedule.units = in_order(units)
+
+    def _begin(self, study: Study, unit: Unit) -> None:
+        Claims(study.runs).forget_lost(unit.id)
+        if study.reader(unit).trained:
+            self._schedule.trained.add(unit.id)
 
     def _confirm(self, study: Study) -> None:
         """Schedule the units that confirm settled families, with their supervised stages."""
@@ -362,9 +388,7 @@ class SweepSearcher(Searcher, tune.Stopper):
                 continue
             confirming.append(unit)
             if unit.id not in scheduled:
-                Claims(study.runs).forget_lost(unit.id)
-                if study.reader(unit).trained:
-                    self._schedule.trained.add(unit.id)
+                self._begin(study, unit)
         self._schedule.confirming = confirming
 
     def _elsewhere(self, pending: Iterable[PendingSlice]) -> int:
