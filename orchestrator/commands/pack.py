@@ -50,8 +50,13 @@ from orchestrator.records.files import file_sha256, pretty, sync
 from orchestrator.records.log import HELD_OUT
 from orchestrator.records.rundir import CHECKPOINTS, DONE, ROLLOUTS
 from orchestrator.records.slices import TEXTS
-from orchestrator.selection.asking import ASKED
-from orchestrator.selection.results_folder import SUBMITS, content_digest, runs_digest, submits
+from orchestrator.selection.results_folder import (
+    ASKED,
+    SUBMITS,
+    content_digest,
+    runs_digest,
+    submits,
+)
 from orchestrator.selection.results_folder import folder_of as results_of
 from orchestrator.selection.study import Invocation, Study
 

@@ -36,7 +36,6 @@ from orchestrator.monitor import status
 from orchestrator.monitor.unit_status import hours_spent
 from orchestrator.planning.numbers import counted, hours_text
 from orchestrator.records.rundir import RunReader
-from orchestrator.selection.asking import require_searcher
 from orchestrator.selection.confirmation import missing_units, unconfirmed_units, with_confirmation
 from orchestrator.selection.loading import refuse_damaged
 from orchestrator.selection.results_folder import note_submit
@@ -44,6 +43,7 @@ from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
+from orchestrator.sweep.asking import require_searcher
 from orchestrator.sweep.prepare import prepare_environment
 from orchestrator.tracking.tracker import Mirror, tracker_function
 

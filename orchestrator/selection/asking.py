@@ -1,42 +1,21 @@
-"""Asks Optuna for the later points of a search, a batch at a time, and keeps them.
+"""The later points of a search that asks by scores, as they were asked (`sweep.asking`).
 
-The first batch is drawn (`experiment.search`). Once all trials of a family are trained and their
-checkpoints have their first samples, the next batch is asked for by the best score of each setting:
-Tune's own searcher gets all points so far with their scores, and a seed that is the number of these
-points. So an answer depends on the run directories and the version of Optuna alone. It is written to
-`results/NAME/asked.json` before any of its units begins, and every reader takes it from there.
+Every reader takes them from `results/NAME/asked.json`, in which they stand before any of their units
+begins.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from orchestrator.config import Experiment
-from orchestrator.errors import refuse
-from orchestrator.experiment.axes import ValueRange
-from orchestrator.experiment.search import PointList, Space, drawn
-from orchestrator.experiment.units import Family, Unit, units_at
-from orchestrator.records.files import parse_json, write_atomically
-from orchestrator.selection import scores
-from orchestrator.selection.results_folder import folder_of
-from orchestrator.selection.samples_wanted import asks_more, family_state
+from orchestrator.experiment.search import PointList, drawn
+from orchestrator.experiment.units import Unit, units_at
+from orchestrator.records.files import parse_json
+from orchestrator.selection.results_folder import ASKED, folder_of
+from orchestrator.selection.samples_wanted import asks_more
 from orchestrator.selection.study import Study
-
-ASKED = "asked.json"  # setup → method → points
-OPTUNA = "optuna"
-FAILED = 0.0  # the score that stands for a setting without any
-
-
-def require_searcher(experiment: Experiment) -> None:
-    """Raise UserError where a search asks Optuna and it is not installed."""
-    if experiment.spaces and importlib.util.find_spec(OPTUNA) is None:
-        remedy = f"`pip install {OPTUNA}` first (it is not installed here), or kind random"
-        raise refuse("search.kind", OPTUNA, remedy)
 
 
 def with_asked(study: Study) -> Study:
@@ -45,7 +24,7 @@ def with_asked(study: Study) -> Study:
         return study
     there = {unit.id for unit in study.units}
     added: dict[str, Unit] = {}
-    for setup, by_method in _asked(study).items():
+    for setup, by_method in asked_points(study).items():
         for method, points in by_method.items():
             for unit in _units(study, setup, method, points):
                 if unit.id not in there:
@@ -72,95 +51,6 @@ def unasked_units(study: Study) -> list[Unit]:
     return list(found.values())
 
 
-def ask(study: Study) -> bool:
-    """Ask for the next batch of each family that has ended the last one; whether any was asked.
-
-    `study` comes from `with_asked`. Only the driver of a sweep asks.
-    """
-    known, more = _asked(study), False
-    for family in study.families():
-        first = family[0][0]
-        if not asks_more(study, family) or not _has_ended(study, family):
-            continue
-        method = cast(str, first.method)
-        before = [setting[0].knobs for setting in family]
-        points = known.setdefault(first.setup, {}).setdefault(method, [])
-        points += _next(study, method, before, [_score(study, setting) for setting in family])
-        more = True
-    if more:
-        _file(study).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(_file(study), json.dumps(known, indent=1) + "\n")
-    return more
-
-
-def _next(study: Study, method: str, before: PointList, found: Sequence[float]) -> PointList:
-    """Points that no setting has yet, as many as a batch; where Optuna repeats itself, drawn ones."""
-    experiment = study.experiment
-    search, space = experiment.search, experiment.spaces[method]
-    trials = cast(int, search.trials)
-    wanted = min(search.batch, trials - len(before))
-    points: PointList = []
-    for point in _suggested(space, before, found, search.seed + len(before), wanted):
-        if point not in [*before, *points]:
-            points.append(point)
-    for point in drawn(method, space, search, trials):
-        if len(points) < wanted and point not in [*before, *points]:
-            points.append(point)
-    return points
-
-
-def _suggested(
-    space: Space, before: PointList, found: Sequence[float], seed: int, count: int
-) -> PointList:
-    """Suggestions of Tune's searcher after these points with these scores."""
-    import optuna
-    from optuna import distributions
-    from ray.tune.search.optuna import OptunaSearch
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    known: dict[str, Any] = {}
-    for name, values in space.items():
-        if not isinstance(values, ValueRange):
-            known[name] = distributions.CategoricalDistribution(values)
-        elif values.is_whole:
-            ends = int(values.low), int(values.high)
-            known[name] = distributions.IntDistribution(*ends, log=values.form == "log")
-        else:
-            ends = values.low, values.high
-            known[name] = distributions.FloatDistribution(*ends, log=values.form == "log")
-    searcher = OptunaSearch(
-        space=known,
-        metric="score",
-        mode="max",
-        sampler=optuna.samplers.TPESampler(seed=seed),
-        points_to_evaluate=[dict(point) for point in before],
-        evaluated_rewards=list(found),
-    )
-    points: PointList = []
-    for number in range(count):
-        suggested = searcher.suggest(str(number)) or {}
-        point: dict[str, Any] = {}
-        for name, values in space.items():
-            point[name] = suggested[name]
-            if isinstance(values, ValueRange):
-                point[name] = values.rounded(suggested[name])
-        points.append(point)
-    return points
-
-
-def _has_ended(study: Study, family: Family) -> bool:
-    """Whether every trial is trained or failed, and has the samples that it wants now."""
-    if family_state(study, family).wants:
-        return False
-    units = [unit for setting in family for unit in setting]
-    return all(study.is_trained(u) or study.reader(u).error is not None for u in units)
-
-
-def _score(study: Study, setting: list[Unit]) -> float:
-    best = scores.best_of(scores.scored_checkpoints(study, [setting]))
-    return FAILED if best is None else float(best.mean)
-
-
 def _units(study: Study, setup: str, method: str, points: PointList) -> list[Unit]:
     units: list[Unit] = []
     for knobs in points:
@@ -168,13 +58,15 @@ def _units(study: Study, setup: str, method: str, points: PointList) -> list[Uni
     return units
 
 
-def _asked(study: Study) -> dict[str, dict[str, PointList]]:
-    file = _file(study)
+def asked_points(study: Study) -> dict[str, dict[str, PointList]]:
+    """Setup → method → the points that were asked by now."""
+    file = file_of(study)
     try:
         return parse_json(file.read_bytes(), file, f"remove {file}: the search asks again")
     except FileNotFoundError:
         return {}
 
 
-def _file(study: Study) -> Path:
+def file_of(study: Study) -> Path:
+    """The file of the asked points."""
     return folder_of(study.experiment.name, study.runs) / ASKED

@@ -30,6 +30,7 @@ from orchestrator.records.provenance import version_line
 from orchestrator.selection.study import Study
 
 SUBMITS = "submits.jsonl"
+ASKED = "asked.json"  # setup → method → points of a search that asks by scores
 SUBMIT_KEYS = ("at", "command", "user", "host", "version")
 # Overrides that change neither a row nor a number, and the keys of setups among them.
 NEUTRAL = ("runtime.", "data_dir=", "name=", "evaluation.keep_texts=", "caveat=")

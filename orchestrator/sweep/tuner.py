@@ -41,12 +41,13 @@ from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.log import RunLog
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
-from orchestrator.selection.asking import ask, with_asked
+from orchestrator.selection.asking import with_asked
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.halving import with_halving
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
+from orchestrator.sweep.asking import ask
 from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.processes import (

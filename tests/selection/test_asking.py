@@ -10,11 +10,12 @@ import pytest
 
 from orchestrator.experiment.load import load_experiment, resolved_text
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.selection.asking import ask, unasked_units, with_asked
+from orchestrator.selection.asking import unasked_units, with_asked
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.results_folder import content_digest, folder_of
 from orchestrator.selection.samples_wanted import family_state
 from orchestrator.selection.study import Study
+from orchestrator.sweep.asking import ask
 from tests.fake_runs import quickstart_study, units_of, write_run
 from tests.sweeps import trb_refuses, trb_shows, write_experiment
 
