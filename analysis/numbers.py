@@ -32,6 +32,11 @@ def decimal_text(value: Fraction | float, decimals: int = 1, plus: bool = False)
     return text.replace("-", "−") if text.startswith("-") else f"+{text}" if plus else text
 
 
+def limits_text(low: float, high: float, decimals: int = 1) -> str:
+    """`[+1.2, +7.0]`, of a difference."""
+    return f"[{decimal_text(low, decimals, plus=True)}, {decimal_text(high, decimals, plus=True)}]"
+
+
 def p_text(value: float | None) -> str:
     """Three decimals; what would read as nothing is a bound, and what is not known is empty."""
     if value is None:

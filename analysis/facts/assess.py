@@ -5,6 +5,7 @@ With two or more training runs an interval is over seeds, with one it is over pr
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -583,9 +584,10 @@ def across_setups(
     for method, of_columns in gaps.items():
         if of_columns[AVERAGE].outcome != "tested":
             continue
-        ahead = 0
+        leads: list[Fraction] = []
         for name, row in by_method[method].items():
-            ahead += sum(row.averages) > sum(reference[name].averages)
+            means = (statistics.mean(each.averages) for each in (row, reference[name]))
+            leads.append(PERCENT * operator.sub(*means))
         seeds = averaged[method].seeds
-        found.append(MeanDifference(method, of_columns[AVERAGE], len(setups), ahead, seeds))
+        found.append(MeanDifference(method, of_columns[AVERAGE], tuple(leads), seeds))
     return tuple(found)

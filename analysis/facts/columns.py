@@ -330,9 +330,18 @@ ACROSS = (
         GAP,
         lambda row, _: row.difference,
         holds="difference",
-        caption="The mean over all setups: a seed counts once, with the mean of its runs; other "
-        "setups are not covered.",
+        caption="The mean over all setups: a seed counts once, with the mean of its runs. p and the "
+        "interval hold for these setups.",
     ),
+    EvidenceColumn(
+        "elsewhere_low",
+        "Setups like these",
+        lambda row, _: row.elsewhere and row.elsewhere.low,
+        text=lambda row: row.elsewhere.text if row.elsewhere else "",
+        caption="Setups like these: 95 % interval of the mean over all of their kind, by how much "
+        "these differ.",
+    ),
+    EvidenceColumn("elsewhere_high", "", lambda row, _: row.elsewhere and row.elsewhere.high),
     _of_row("ahead", "Ahead in", text=lambda row: f"{row.ahead} of {row.setups}"),
     _of_row("setups"),
     _of_row("seeds", SEEDS),

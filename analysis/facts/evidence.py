@@ -16,6 +16,7 @@ from analysis.numbers import signed, tenths_text
 from orchestrator.config import Experiment
 from orchestrator.experiment.axes import setting_text
 from orchestrator.monitor.status import Overview
+from orchestrator.selection import significance
 from orchestrator.selection.scores import Metric
 from orchestrator.selection.study import Study
 
@@ -257,16 +258,36 @@ class ConfirmedRow:
 class MeanDifference:
     """A method's confirmed difference to vanilla, the mean over `setups` setups.
 
-    The method's mean is ahead of vanilla's in `ahead` of them. Each of the `seeds` is one run in
-    every setup.
+    `leads` are those of each setup in points. Each of the `seeds` is one run in every setup.
     """
 
     method: str
     difference: Difference
-    setups: int
-    ahead: int
+    leads: tuple[Fraction, ...]
     seeds: int
     setup: str = ""  # it is about all of them
+
+    @property
+    def setups(self) -> int:
+        return len(self.leads)
+
+    @property
+    def ahead(self) -> int:
+        """In how many of them the method's mean is ahead of vanilla's."""
+        return sum(lead > 0 for lead in self.leads)
+
+    @cached_property
+    def elsewhere(self) -> Interval | None:
+        """95 % interval of the mean over all setups like these, which count as drawn at random.
+
+        A t interval over the setups' own differences, so that it contains what seeds do to them.
+        None where no two differ.
+        """
+        over_setups = significance.of_mean(significance.spread_of(self.leads))
+        if over_setups is None:
+            return None
+        reach, mean = over_setups.reach(1 - CONFIDENCE), float(sum(self.leads) / self.setups)
+        return Interval(mean - reach, mean + reach)
 
 
 @dataclass(frozen=True)

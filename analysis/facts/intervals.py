@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.numbers import limits_text
 from orchestrator.selection.significance import CONFIDENCE
 
 REPLICATES = 4000
@@ -37,6 +38,11 @@ class Interval:
 
     low: float
     high: float
+
+    @property
+    def text(self) -> str:
+        """`[+1.2, +7.0]`, of a difference in points."""
+        return limits_text(self.low, self.high)
 
 
 class Draws:

@@ -85,7 +85,8 @@ def _verdict(known: Facts) -> Verdict:
     for mean in known.across:
         judged = _judged(method_label(mean.method), _VANILLA, mean.difference)
         settled = _settled(mean.difference, experiment.confirm.until)
-        sentences.append(f"Mean of {mean.setups} setups: {judged[:-1]} ({settled}).")
+        others = f"; over setups like these {mean.elsewhere.text}" if mean.elsewhere else ""
+        sentences.append(f"Mean of these {mean.setups} setups: {judged[:-1]} ({settled}){others}.")
     return Verdict(tuple(sentences), advice)
 
 
@@ -311,8 +312,9 @@ def headline(facts: Facts) -> str:
         gap = row.columns[AVERAGE].difference if row.columns else None
         if gap is not None and row.method != BASE:
             gaps[row.method] = gap
+    where = f" in these {facts.across[0].setups} setups" if facts.across else ""
     outcomes: dict[str, list[str]] = {
-        f"better than {_VANILLA}": [], "worse": [], "no difference shown": [], "not tested": [],
+        f"better than {_VANILLA}{where}": [], "worse": [], "no difference shown": [], "not tested": [],
     }  # fmt: skip
     better, worse, same, untested = outcomes.values()
     for method, gap in gaps.items():

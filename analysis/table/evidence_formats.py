@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, get_args
 
+from analysis import numbers
 from analysis.facts.columns import (
     COLUMNS,
     GAP,
@@ -171,8 +172,7 @@ def tested_text(gap: Difference) -> str:
 def limits_text(gap: Difference, decimals: int = 1) -> str:
     """`[+1.2, +7.0]`; an interval that is not over seeds: `[+4.6, +10.4] problems only`."""
     within = gap.estimate.interval
-    low, high = (decimal_text(limit, decimals, plus=True) for limit in (within.low, within.high))
-    text = f"[{low}, {high}]"
+    text = numbers.limits_text(within.low, within.high, decimals)
     return text if gap.estimate.over == "seeds" else f"{text} {gap.estimate.over} only"
 
 

@@ -288,10 +288,18 @@ def test_differences_are_averaged_over_the_setups(tmp_path: Path) -> None:
         reach = (row["minus_vanilla"] - row["minus_vanilla_low"]) / errors[place]
         within = law.cdf([reach, reach], lower_limit=[-reach, -reach], random_state=0)
         assert within == pytest.approx(0.95, abs=2e-3)
+        method = METHODS[place + 1]
+        leads = [5 * (np.mean(each[method]) - np.mean(each["vanilla"])) for each in (one, two)]
+        elsewhere = (row["elsewhere_low"], row["elsewhere_high"])
+        if leads[0] == leads[1]:
+            assert elsewhere == (None, None)
+        else:
+            within = stats.ttest_1samp(leads, 0).confidence_interval(0.95)
+            assert elsewhere == pytest.approx((within.low, within.high))
     assert [(row["ahead"], row["setups"], row["seeds"]) for row in found] == [(2, 2, 3), (0, 2, 3)]
     frame = frames.across_setups(table)
     assert list(frame["minus_vanilla"]) == [row["minus_vanilla"] for row in found]
-    assert "Mean of 2 setups: TRB − Vanilla: +9.2" in flat(on_terminal(table, 80))
+    assert "Mean of these 2 setups: TRB − Vanilla: +9.2" in flat(on_terminal(table, 80))
     for form in ("md", "tex"):
         assert "2 of 2" in FORMATS[form](table)
     assert "2 of 2" in build_page(facts(study), tmp_path / "report.html")
