@@ -122,7 +122,6 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
                 "summary:best_step",
                 "summary:candidates",
                 "summary:selected",
-                "summary:selected_score",
             ],
         ),
     )
