@@ -531,6 +531,32 @@ def test_the_headline_is_that_of_the_stored_results(page: Path, heading: str, sw
         assert f"| {tenths_text(found['score'])} " in row, "what the setting was chosen by"
 
 
+def test_the_pairs_of_the_map_are_those_of_the_stored_results() -> None:
+    """The records of `trb table --format json` of `experiments/derailing-pairs.yaml`."""
+    stored = json.loads((ROOT / "tests/quoted/derailing-pairs.json").read_text("utf-8"))
+    page = (DOCS / "map.md").read_text("utf-8").partition("| pair |")[2]
+    _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines()[1:10]]
+    confirmed = {(found["setup"], found["method"]): found for found in stored["confirmed"]}
+    base = {f["setup"]: f["score"] for f in stored["selected"] if f["method"] == methods.BASE}
+    for number in range(1, 7):
+        of = {m: confirmed[f"pair-{number}", m] for m in ("vanilla", "trust_region")}
+        expected = [tenths_text(base[f"pair-{number}"])]
+        for found in of.values():
+            rate = float(found["setting"].rpartition("lr=")[2])
+            expected += [tenths_text(found["score"]), f"{rate:.0e}".replace("e-0", "e-")]
+        gap = of["trust_region"]
+        ends = (signed(gap[f"minus_vanilla{end}"]) for end in ("", "_low", "_high"))
+        expected.append("{} [{}, {}]".format(*ends))
+        assert rows[number - 1][1:] == expected
+    [mean] = stored["across"]
+    ends = [signed(mean[f"minus_vanilla{end}"]) for end in ("", "_low", "_high")]
+    elsewhere = [signed(mean[f"elsewhere_{end}"]) for end in ("low", "high")]
+    assert rows[6][-1].rpartition("| ")[2] == "{} [{}, {}]".format(*ends)
+    assert rows[7][-1].rpartition("| ")[2] == "[{}, {}]".format(*elsewhere)
+    result = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert "mean is {}, and over pairs like these [{}, {}]".format(ends[0], *elsewhere) in result
+
+
 def test_the_table_of_rates_is_that_of_the_stored_results() -> None:
     """The records of `trb table --by setting --format json` of the same sweep."""
     stored = json.loads((ROOT / "tests/quoted/derailing-rates.json").read_text("utf-8"))
