@@ -557,6 +557,25 @@ def test_the_pairs_of_the_map_are_those_of_the_stored_results() -> None:
     assert "mean is {}, and over pairs like these [{}, {}]".format(ends[0], *elsewhere) in result
 
 
+def test_the_table_of_choices_is_that_of_the_stored_results() -> None:
+    """The records of `trb table --by setting --format json` of `paper-choices-small`."""
+    stored = json.loads((ROOT / "tests/quoted/paper-choices-small.json").read_text("utf-8"))
+    page = (DOCS / "paper-choices.md").read_text("utf-8").partition("| objective |")[2]
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines()[2:6]]
+    quoted = {row[0]: row[1:] for row in rows}
+    seen = 0
+    for found in stored["settings"]:
+        if found["method"] == methods.BASE:
+            continue
+        words = dict(word.split("=") for word in found["setting"].split())
+        place = ("", "restart", "continue").index(words.get("after", ""))
+        reach = found["ci_high"] - found["score"]
+        shown = f"{tenths_text(found['score'])} ± {tenths_text(reach)}"
+        assert quoted[words["objective"]][place] == shown
+        seen += 1
+    assert seen == 12
+
+
 def test_the_table_of_rates_is_that_of_the_stored_results() -> None:
     """The records of `trb table --by setting --format json` of the same sweep."""
     stored = json.loads((ROOT / "tests/quoted/derailing-rates.json").read_text("utf-8"))

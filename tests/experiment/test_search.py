@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy import stats
@@ -66,7 +67,7 @@ def test_draws_follow_their_ranges() -> None:
     assert stats.kstest([each["b"] for each in points], stats.uniform(0, 0.5).cdf).pvalue > 0.01
     chosen = [each["c"] for each in points]
     assert stats.chisquare([chosen.count(value) for value in (1, 2, 4)]).pvalue > 0.01
-    ranks = stats.spearmanr([each["a"] for each in points], [each["b"] for each in points])
+    ranks: Any = stats.spearmanr([each["a"] for each in points], [each["b"] for each in points])
     assert abs(ranks.statistic) < 0.07
 
 
