@@ -441,11 +441,11 @@ class Search(Section):
     reduction: Annotated[
         Natural,
         Field(ge=2),
-        "halving: one of so many settings goes on from each rung; rungs are so many times apart.",
+        "Halving: one of so many settings goes on from each rung; rungs are so many times apart.",
     ] = 3
-    batch: Annotated[Count, "optuna: points that are asked at a time."] = 8
+    batch: Annotated[Count, "Optuna: points that are asked at a time."] = 8
     by: Annotated[
-        RungMetric, "halving: what decides at a rung, on the checkpoint there, over all seeds."
+        RungMetric, "Halving: what decides at a rung, on the checkpoint there, over all seeds."
     ] = "pass@1"
 
 

@@ -87,7 +87,10 @@ def top_level_imports(file: Path) -> set[str]:
 
 def test_what_the_product_imports_is_declared() -> None:
     engines = set(map(canonicalize_name, install.read_pins("engines")))
-    assert imported("orchestrator", "analysis") <= names("runtime", "hub", "tracking") | engines
+    assert (
+        imported("orchestrator", "analysis")
+        <= names("runtime", "hub", "tracking", "search") | engines
+    )
 
 
 def test_what_tests_import_is_declared() -> None:

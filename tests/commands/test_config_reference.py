@@ -81,7 +81,12 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
     assert key["kind"] == "whole number"
 
 
-EVERY_METHODS = ["methods.NAME.placement", "methods.NAME.seeds", "methods.NAME.axes"]
+EVERY_METHODS = [
+    "methods.NAME.placement",
+    "methods.NAME.seeds",
+    "methods.NAME.axes",
+    "methods.NAME.points",
+]
 
 
 @pytest.mark.parametrize(
