@@ -22,6 +22,11 @@ SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
 # The tests' own quickstart, on `arithmetic`.
 QUICKSTART = Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"
 SAMPLES = 4  # as quickstart asks for
+# Overrides that leave the trust region alone.
+TRUST_REGION_ALONE = [
+    f"methods.{method}=null"
+    for method in ("vanilla", "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
+]
 
 Scores = Mapping[
     int, Sequence[int | None]

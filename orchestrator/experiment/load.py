@@ -56,12 +56,8 @@ HEAD = (
 )
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
-RESERVED = (
-    PLACEMENT_KEY,
-    SEEDS_KEY,
-    AXES,
-    POINTS,
-)  # keys that a method's block may hold beside its knobs
+# Keys that a method's block may hold beside its knobs.
+RESERVED = (PLACEMENT_KEY, SEEDS_KEY, AXES, POINTS)
 # Parts of a setup that an experiment may change, for all of its setups.
 SHARED_PARTS = ("engine", "training", "evaluation", "probe")
 

@@ -39,6 +39,7 @@ def with_halving(study: Study) -> Study:
 def _of_family(study: Study, family: Family) -> Mapping[str, Halved]:
     first = family[0][0]
     every = study.setup_of(first).training.checkpoint_every
+    reduction = study.experiment.search.reduction
     halved: dict[str, Halved] = {}
 
     def note(settings: Family, goal: int, expected: int, stopped: bool = False) -> None:
@@ -47,25 +48,20 @@ def _of_family(study: Study, family: Family) -> Mapping[str, Halved]:
             halved[unit.id] = Halved(*steps, stopped)
 
     left, passed, goal = list(family), 0, 0  # without a goal the rungs so far are decided
-    for rung in rungs(min(unit.steps for setting in family for unit in setting), every, _by(study)):
+    for rung in rungs(min(unit.steps for setting in family for unit in setting), every, reduction):
         if len(left) < 2:
             break
         ranked = None if goal else _ranked(study, left, rung)
-        if (
-            ranked is None
-        ):  # not decided yet: any of them may be kept, so the first ones stand for it
+        if ranked is None:
+            # Not decided yet. Any of them may go on, and the first ones stand for those that will.
             goal, ranked = goal or rung, left
-        kept = ranked[: math.ceil(len(left) / _by(study))]
+        kept = ranked[: math.ceil(len(left) / reduction)]
         note([each for each in left if each not in kept], goal or rung, rung, stopped=not goal)
         left = [each for each in left if each in kept]
         passed = passed if goal else rung
     end = max(unit.steps for setting in left for unit in setting)
     note(left, goal or end, end)
     return halved
-
-
-def _by(study: Study) -> int:
-    return study.experiment.search.reduction
 
 
 def _ranked(study: Study, settings: Family, rung: int) -> Family | None:

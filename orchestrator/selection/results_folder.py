@@ -49,9 +49,10 @@ def content_digest(experiment: Experiment) -> str:
         experiment.seeds,
         experiment.method_seeds,
     ]
-    for part in (experiment.points, experiment.search):
-        if part and part != Search():
-            counted.append(part)
+    if experiment.points:
+        counted.append(experiment.points)
+    if experiment.search != Search():
+        counted.append(experiment.search)
     if experiment.confirm.seeds:
         counted.append(experiment.confirm)
     return digest([_differences(part) for part in counted])

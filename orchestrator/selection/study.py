@@ -53,8 +53,10 @@ class Study:
     `units` are all units of the experiment or some of them, in the order of the grid, and after
     them the confirming units (`selection.confirmation`). `confirming` maps the id of each confirming
     unit to the step that it confirms, and `halved` maps units of halving searches to how far they go
-    by now; `confirmation.with_confirmation` finds both. A study keeps nothing of a run directory: every reader sees
-    the current files. Only the readers of a `snapshot` go on with the files of their first look.
+    by now; `confirmation.with_confirmation` finds both.
+
+    A study keeps nothing of a run directory: every reader sees the current files. Only the readers
+    of a `snapshot` go on with the files of their first look.
     """
 
     experiment: Experiment

@@ -6,7 +6,8 @@ ray.
 `tuner` is one long Tuner. Whenever there is room it asks `schedule` what runs next, and is told to
 wait while nothing is ready: supervised stages come first, then family by family, the smallest
 first; evaluators take the room that no unit waits for. `processes` is the work of Tune's processes.
-`failures` decides the response to a kill or another failure.
+`failures` decides the response to a kill or another failure. `asking` gets the later points of a
+search from Optuna.
 
 On several nodes the runs folder is one file system that all of them see, and models and data lie at
 the same paths. `nodes` asks every node whether that holds, and gives work to those where it does;

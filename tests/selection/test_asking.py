@@ -16,12 +16,11 @@ from orchestrator.selection.results_folder import content_digest, folder_of
 from orchestrator.selection.samples_wanted import family_state
 from orchestrator.selection.study import Study
 from orchestrator.sweep.asking import ask
-from tests.fake_runs import quickstart_study, units_of, write_run
+from tests.fake_runs import TRUST_REGION_ALONE, quickstart_study, units_of, write_run
 from tests.sweeps import trb_refuses, trb_shows, write_experiment
 
-OTHERS = ("vanilla", "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
 WORDS = [
-    *(f"methods.{method}=null" for method in OTHERS),
+    *TRUST_REGION_ALONE,
     "methods.trust_region={epsilon0: {log: [0.01, 1.0]}, K: [6, 12]}",
     "axes={training.optimizer.lr: {log: [1e-4, 1e-2]}}",
     "search={kind: optuna, trials: 10, batch: 4}",

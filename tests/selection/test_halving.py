@@ -17,12 +17,18 @@ from orchestrator.selection import retention, scores
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.samples_wanted import family_state
 from orchestrator.selection.study import Halved, Study
-from tests.fake_runs import quickstart_study, record, units_of, write_evaluation, write_run
+from tests.fake_runs import (
+    TRUST_REGION_ALONE,
+    quickstart_study,
+    record,
+    units_of,
+    write_evaluation,
+    write_run,
+)
 
 BUDGETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-OTHERS = ("vanilla", "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
 WORDS = [
-    *(f"methods.{method}=null" for method in OTHERS),
+    *TRUST_REGION_ALONE,
     "methods.trust_region={epsilon0: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], K: [20]}",
     "seeds=[0]",
     "search={kind: halving, reduction: 2}",
